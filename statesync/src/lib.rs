@@ -1,0 +1,12 @@
+//! What the peers say to each other, as pure code: the authenticated channel (Noise), its framing and replay window,
+//! and the control lane's messages. The flow side (ctnetlink, merge rules, flow lanes) will live beside it.
+//!
+//! Nothing here touches a socket, a clock or the operating system's randomness.
+//!
+//! What this crate refuses to do: look at anything that isn't authenticated, and judge what a message means for a
+//! virtual address (the node does).
+
+#![forbid(unsafe_code)]
+
+pub mod channel;
+pub mod message;

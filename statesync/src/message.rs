@@ -1,0 +1,76 @@
+//! The control lane's messages and their encoding. Total: any bytes decode to a message or a typed refusal.
+//! Unknown message kinds and unknown trailing fields are skipped and counted, so that versions can differ by one.
+
+/// What a node thinks of its own ability to serve a VIP or of a balancer. Wire code in brackets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fitness {
+    /// [0] Not known (yet).
+    Unknown,
+    /// [1] Can serve.
+    Fit,
+    /// [2] Can't serve.
+    Unfit,
+    /// [3] Could serve, but an operator took it out (drained or held back): never a target.
+    Withheld,
+}
+
+/// A node's role for a VIP. Wire code in brackets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// [0] Takes no part (interface gone, not started).
+    Out,
+    /// [1] RFC 9568 Backup.
+    Backup,
+    /// [2] RFC 9568 Active: answers for the address.
+    Active,
+}
+
+/// One VIP's part of a report. A report is sent every 100 ms and at each change; big ones are split over datagrams,
+/// each entry stands for itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VipReport {
+    /// The VIP's name as both configurations know it (1..=63 bytes).
+    pub vip: String,
+    pub fitness: Fitness,
+    pub role: Role,
+    /// Grows by one at each change of role; with the boot epoch it orders claims.
+    pub role_epoch: u64,
+    /// The priority now in force (255 owner, 1 last resort).
+    pub priority: u8,
+    /// Milliseconds since the role changed, saturating.
+    pub role_age_ms: u32,
+}
+
+/// One balancer's part of a report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BalancerReport {
+    pub balancer: String,
+    pub fitness: Fitness,
+}
+
+/// Everything that is said on the control lane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// [1] State of the sender.
+    Report { sequence: u64, vips: Vec<VipReport>, balancers: Vec<BalancerReport> },
+    /// [2] "Take it now": the sender gives this VIP away. `linger`: it keeps answering until it sees the taker.
+    TakeNow { vip: String, role_epoch: u64, linger: bool },
+    /// [3] The sender took the VIP: by down timer (then the receiver, if still Active, probes `probe` on the segment)
+    /// or as answer to TakeNow.
+    Claim { vip: String, role_epoch: u64, cause: ClaimCause, probe: std::net::IpAddr },
+    /// [4] Answer to a claim: the sender reached the claimer on the segment and keeps the VIP; the claimer releases.
+    Keep { vip: String, role_epoch: u64 },
+    /// [5] The sender leaves in order (stop): its reports end here, this is not a failure.
+    Goodbye,
+}
+
+/// Why a VIP was claimed. Wire code in brackets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClaimCause {
+    /// [0] Down timer expired.
+    DownTimer,
+    /// [1] The former owner said TakeNow or priority 0.
+    Handed,
+    /// [2] Preemption.
+    Preempt,
+}
