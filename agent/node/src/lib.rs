@@ -13,6 +13,10 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod drain;
 pub mod io;
+pub mod journal;
+pub mod keeper;
+pub mod status;
 
 pub use io::{Input, Output, Step};

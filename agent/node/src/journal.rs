@@ -1,0 +1,4 @@
+//! Events with cause chains.
+/// One journal entry.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {}

@@ -1,0 +1,1 @@
+//! The keeper's machine and the messages between keeper and worker.

@@ -1,0 +1,4 @@
+//! What `status` says, with ages.
+/// Status of this node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Status {}

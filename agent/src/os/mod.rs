@@ -1,0 +1,3 @@
+//! Linux, one facility per file.
+
+#![allow(unsafe_code)]

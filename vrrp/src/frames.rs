@@ -1,0 +1,1 @@
+//! Ethernet frames that announce an address.
