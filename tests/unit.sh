@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Runs the test binaries: with nextest where it is installed, else with cargo test.
+#   tests/unit.sh         all but the drills
+#   tests/unit.sh quick   pure crates and the agent's own unit tests
+#   tests/unit.sh full    all, with the long cases (HOLDFAST_CASES) and the mutants
+set -euo pipefail
+cd "$(dirname "$0")/.."
+what=${1:-ci}
+pure="-p holdfast-vrrp -p holdfast-bgp -p holdfast-bfd -p holdfast-statesync -p holdfast-node"
+
+run() {
+  if cargo nextest --version >/dev/null 2>&1; then
+    cargo nextest run --locked --no-fail-fast --no-tests pass "$@"
+  else
+    cargo test --locked --no-fail-fast "$@"
+  fi
+}
+
+case "$what" in
+  quick) run $pure -p holdfast-sim -p holdfast --lib ;;
+  ci) run --workspace ;;
+  full)
+    export HOLDFAST_CASES=${HOLDFAST_CASES:-20}
+    run --workspace
+    ;;
+  *) echo "unknown argument '$what'; accepted: nothing, quick, full" >&2; exit 4 ;;
+esac
+
+# Each guard is switched off by name and its check must then fail: the tests that say so exist only with the feature.
+if [ "$what" != quick ]; then
+  for p in holdfast-vrrp holdfast-statesync holdfast-node; do
+    cargo test --locked -q -p "$p" --features mutants --test mutants
+  done
+fi
