@@ -1,6 +1,6 @@
 //! What goes into a [`Node`](crate::Node) and what comes out of it. The agent and the simulator both speak just this.
 
-use crate::config::{CheckId, VipId, BalancerId, InterfaceName};
+use crate::config::{BalancerId, CheckId, InterfaceName, VipId};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -100,8 +100,11 @@ pub struct CheckError {
 /// What an operator asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    Drain { reason: String, who: String, deadline: Duration, force: Vec<String>, dry_run: bool },
+    /// Take this node out. `at_unix_ms`: wall clock of the request (the node has none). `force`: interlocks by name.
+    Drain { reason: String, who: String, at_unix_ms: u64, deadline: Duration, force: Vec<String>, dry_run: bool },
+    /// Take part again.
     Undrain { who: String },
+    /// Status now.
     Status,
 }
 
@@ -181,7 +184,7 @@ pub struct Boot {
     pub last_event_id: u64,
 }
 
-/// Answer to a [`Request`].
+/// Answer to a [`Request`]. Each request gets any number of `Progress` and then exactly one other.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
     /// Status as asked.

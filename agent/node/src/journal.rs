@@ -1,4 +1,205 @@
-//! Events with cause chains.
+//! Events with cause chains: what happened, and which earlier event made it happen.
+//!
+//! The journal refuses to format or to write: an [`Event`] is plain data, the agent adds the wall time and stores it.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
 /// One journal entry.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Event {}
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Grows by one from entry to entry, over restarts too.
+    pub id: u64,
+    /// The entry that caused this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<u64>,
+    /// Entries of the same fault that were left out before this one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub suppressed: u64,
+    /// What happened.
+    #[serde(flatten)]
+    pub kind: Kind,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// How loud an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Ordinary course of things.
+    Info,
+    /// Works, but somebody should look.
+    Warning,
+    /// Service or redundancy suffers.
+    Fault,
+}
+
+/// What happened. VIPs, peers, checks and balancers by their configured names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Kind {
+    /// The node began its work.
+    Started { node: String, epoch: u64 },
+    /// The node was told to leave in order.
+    Stopping { deadline_ms: u64 },
+    /// Everything is released.
+    Stopped,
+    /// A VIP's router changed its state.
+    VipState { vip: String, from: String, to: String, reason: String, role_epoch: u64 },
+    /// What this node thinks of its own ability to serve a VIP changed.
+    VipFitness { vip: String, from: String, to: String, why: String },
+    /// The effective priority changed.
+    VipPriority { vip: String, from: u8, to: u8, why: String },
+    /// We give a VIP away. `to`: the peer that was told to take it.
+    Resign { vip: String, to: Option<String>, linger: bool, why: String },
+    /// A peer was seen as owner after we gave the VIP away.
+    PeerTook { vip: String, peer: String, after_ms: u64 },
+    /// A peer told us to take a VIP, and we did or did not.
+    TakeNow { vip: String, peer: String, taken: bool, why: String },
+    /// A peer claimed a VIP that we hold; it is probed.
+    Claimed { vip: String, peer: String },
+    /// How the probe of a claimer ended.
+    ClaimProbed { vip: String, peer: String, answered: bool },
+    /// A peer told us that it keeps the VIP which we took: we release.
+    Keep { vip: String, peer: String },
+    /// This node keeps a VIP although it can't serve it well: nobody is better.
+    FailOpen { vip: String, why: String },
+    /// An address that we own vanished and was put back.
+    AddressVanished { vip: String, address: String },
+    /// An address vanishes again and again.
+    AddressFault { vip: String, address: String, times: u32, why: String },
+    /// An address that carries our mark but isn't owned was removed at start.
+    Scrubbed { address: String, ifindex: u32 },
+    /// A change of the kernel failed.
+    StepFailed { step: String, why: String, retry_ms: u64 },
+    /// A change of the kernel works again.
+    StepRecovered { step: String },
+    /// A link went up or down, came or vanished.
+    Link { interface: String, up: bool, present: bool },
+    /// Adverts can't be sent.
+    SendFailed { vip: String, errno: i32 },
+    /// Adverts go out again after a gap.
+    SendRecovered { vip: String, gap_ms: u64 },
+    /// A single probe failed.
+    ProbeFailed { check: String, sequence: u64, why: String },
+    /// A check's state changed.
+    CheckState { check: String, passed: bool, why: String },
+    /// A balancer's state changed.
+    BalancerState { balancer: String, state: String, why: String },
+    /// A peer's channel came up.
+    PeerUp { peer: String, epoch: u64 },
+    /// A peer's channel went silent, or it said goodbye.
+    PeerDown { peer: String, goodbye: bool },
+    /// This node stood still.
+    Stalled { late_ms: u64 },
+    /// An owner announced its addresses again because somebody else had claimed them.
+    Reasserted { vip: String, why: String },
+    /// A drain began.
+    DrainStarted { who: String, reason: String, forced: Vec<String> },
+    /// A drain was refused.
+    DrainRefused { who: String, interlock: String, why: String },
+    /// A drain ended: nothing is left here.
+    DrainDone { who: String, ms: u64 },
+    /// A drain ended otherwise: aborted, deadline, peer lost.
+    DrainEnded { who: String, how: String },
+    /// The node takes part again.
+    Undrained { who: String },
+    /// VRRP noticed something on the segment.
+    VrrpNotice { vip: String, what: String },
+}
+
+impl Kind {
+    /// How loud this is.
+    pub fn severity(&self) -> Severity {
+        match self {
+            Self::FailOpen { .. } | Self::AddressFault { .. } | Self::SendFailed { .. } => Severity::Fault,
+            Self::StepFailed { .. }
+            | Self::AddressVanished { .. }
+            | Self::ProbeFailed { .. }
+            | Self::Claimed { .. }
+            | Self::Keep { .. }
+            | Self::Stalled { .. }
+            | Self::Reasserted { .. }
+            | Self::DrainRefused { .. }
+            | Self::DrainEnded { .. }
+            | Self::VrrpNotice { .. } => Severity::Warning,
+            Self::CheckState { passed: false, .. } | Self::PeerDown { goodbye: false, .. } => Severity::Warning,
+            Self::BalancerState { state, .. } if state == "gone" => Severity::Fault,
+            Self::Link { up: false, .. } => Severity::Warning,
+            _ => Severity::Info,
+        }
+    }
+
+    /// Entries that may repeat quickly are limited by this key.
+    fn limit_key(&self) -> Option<String> {
+        match self {
+            Self::ProbeFailed { check, .. } => Some(format!("probe {check}")),
+            Self::StepFailed { step, .. } => Some(format!("step {step}")),
+            Self::SendFailed { vip, .. } => Some(format!("send {vip}")),
+            Self::AddressVanished { vip, address } => Some(format!("vanished {vip} {address}")),
+            Self::FailOpen { vip, why } => Some(format!("open {vip} {why}")),
+            Self::Reasserted { vip, .. } => Some(format!("reassert {vip}")),
+            Self::VrrpNotice { vip, what } => Some(format!("notice {vip} {what}")),
+            Self::Claimed { vip, peer } => Some(format!("claim {vip} {peer}")),
+            Self::TakeNow { vip, peer, taken: false, .. } => Some(format!("take {vip} {peer}")),
+            _ => None,
+        }
+    }
+}
+
+/// Entries of one limited kind that pass at once …
+const BURST: u32 = 5;
+/// … within this time; the rest is counted.
+const BURST_WINDOW: Duration = Duration::from_secs(60);
+/// Keys remembered at most; full: the oldest window is forgotten (it then may write [`BURST`] entries anew).
+const KEYS_MAX: usize = 1024;
+
+#[derive(Debug)]
+struct Limit {
+    since: Instant,
+    passed: u32,
+    suppressed: u64,
+}
+
+/// Numbers events and holds repeated ones back.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    last_id: u64,
+    limits: BTreeMap<String, Limit>,
+}
+
+impl Journal {
+    pub(crate) fn new(last_id: u64) -> Self {
+        Self { last_id, limits: BTreeMap::new() }
+    }
+
+    /// The entry to write, or `None` when it was held back.
+    pub(crate) fn record(&mut self, now: Instant, cause: Option<u64>, kind: Kind) -> Option<Event> {
+        let mut suppressed = 0;
+        if let Some(key) = kind.limit_key() {
+            if !self.limits.contains_key(&key) && self.limits.len() >= KEYS_MAX {
+                let oldest = self.limits.iter().min_by_key(|(_, l)| l.since).map(|(k, _)| k.clone());
+                if let Some(oldest) = oldest {
+                    self.limits.remove(&oldest);
+                }
+            }
+            let limit = self.limits.entry(key).or_insert(Limit { since: now, passed: 0, suppressed: 0 });
+            if now.saturating_duration_since(limit.since) >= BURST_WINDOW {
+                suppressed = limit.suppressed;
+                *limit = Limit { since: now, passed: 0, suppressed: 0 };
+            }
+            if limit.passed >= BURST {
+                limit.suppressed = limit.suppressed.saturating_add(1);
+                return None;
+            }
+            limit.passed += 1;
+        }
+        self.last_id = self.last_id.saturating_add(1);
+        Some(Event { id: self.last_id, cause, suppressed, kind })
+    }
+}

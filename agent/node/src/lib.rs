@@ -17,6 +17,8 @@ pub mod drain;
 pub mod io;
 pub mod journal;
 pub mod keeper;
+mod node;
 pub mod status;
 
 pub use io::{Input, Output, Step};
+pub use node::Node;
