@@ -1,0 +1,175 @@
+//! What keeper and worker tell each other over their SOCK_SEQPACKET pair, one message per packet.
+//!
+//! The agent encodes these with postcard; a packet that doesn't decode, or is longer than [`MESSAGE_MAX`], is
+//! dropped and counted, never fatal. The worker speaks first: [`ToKeeper::Hello`], answered by [`ToWorker::Boot`].
+//! These types hold no policy; what the keeper does with them is [`Keeper`](super::Keeper)'s.
+
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+/// Longest packet, in bytes. Below the default send buffer of a unix socket, so that one always fits.
+pub const MESSAGE_MAX: usize = 65_536;
+/// Captured output of an [`ToKeeper::Exec`] beyond this many bytes is read and thrown away.
+pub const OUTPUT_MAX: usize = 4_096;
+
+/// Worker to keeper.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToKeeper {
+    /// First message of a worker (the keeper answers with [`ToWorker::Boot`]), and again whenever a reload changes
+    /// a limit (then it is not answered).
+    Hello {
+        /// Without a [`ToKeeper::Beat`] for this long the worker counts as hung. The keeper takes at least 300 ms.
+        hang_limit: Duration,
+        /// How long VIPs may wait for a new worker at most. The keeper takes at most 200 ms, and at most twice the
+        /// VIP's interval.
+        resume_limit: Duration,
+    },
+    /// The protocol thread is alive. To be sent at least every 50 ms from that thread's own loop.
+    Beat,
+    /// Replaces the former record of that VIP. The send socket of the resign's interface may travel with it
+    /// (SCM_RIGHTS); without one the keeper opens its own.
+    Owner(VipRecord),
+    /// Run this balancer and keep it running. Idempotent: one that runs with the same argv is left alone and
+    /// reported with [`ToWorker::Balancer`].
+    StartBalancer {
+        /// The balancer's name in the configuration.
+        name: String,
+        /// Program and arguments, never a shell.
+        argv: Vec<String>,
+        /// Signal that lets it finish its connections (SIGUSR1 for haproxy, SIGQUIT for nginx). When it must stop,
+        /// this comes first, SIGTERM 5 s later; `None`: SIGTERM at once. SIGKILL is always 5 s after SIGTERM.
+        soft_stop: Option<i32>,
+    },
+    /// Stop it and don't start it again.
+    StopBalancer {
+        /// The balancer's name in the configuration.
+        name: String,
+    },
+    /// Run a program once with a worker's rights taken away; answered by [`ToWorker::ExecDone`].
+    Exec {
+        /// Comes back with the answer.
+        token: u64,
+        /// Program and arguments, never a shell.
+        argv: Vec<String>,
+        /// Added to the keeper's own environment.
+        environment: Vec<(String, String)>,
+        /// After this SIGTERM to its process group, 500 ms later SIGKILL.
+        timeout: Duration,
+    },
+    /// All is released, the worker is about to exit: nothing is left to undo. Records that still hold addresses
+    /// are undone at once, without grace.
+    Stopped,
+}
+
+/// What the keeper must know of a VIP to undo the worker's work and to let a new worker resume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VipRecord {
+    /// The VIP's name in the configuration.
+    pub vip: String,
+    /// Its router is Active.
+    pub active: bool,
+    /// Grows at each change of role.
+    pub role_epoch: u64,
+    /// Addresses that may be in the kernel because of us. To be recorded before they are added and dropped from the
+    /// record after they are removed. Neither active nor any address: the record is forgotten.
+    pub addresses: Vec<VipAddress>,
+    /// The priority-0 advert to send on the worker's behalf.
+    pub resign: Option<Resign>,
+    /// Advert interval: how long a resume may take.
+    pub interval: Duration,
+    /// The balancer behind it, where the keeper runs one ([`ToKeeper::StartBalancer`]).
+    pub balancer: Option<String>,
+}
+
+/// One address on one interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct VipAddress {
+    /// Interface index.
+    pub ifindex: u32,
+    /// The address.
+    pub ip: IpAddr,
+    /// Prefix length as in the kernel.
+    pub prefix: u8,
+}
+
+/// A VRRP advert of priority 0, prepared beforehand.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resign {
+    /// Interface to send it on.
+    pub ifindex: u32,
+    /// Source address of the IPv4 header.
+    pub source: Ipv4Addr,
+    /// The VRRP payload, checksum included.
+    pub payload: Vec<u8>,
+}
+
+/// Keeper to worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToWorker {
+    /// The answer to the first [`ToKeeper::Hello`].
+    Boot {
+        /// VIPs the former worker held and that are still held for this one: (VIP name, role epoch). Say
+        /// [`ToKeeper::Owner`] for each at once, active or not.
+        resume: Vec<(String, u64)>,
+        /// Workers that ended unasked since the keeper started.
+        crashed_before: u32,
+        /// How the former worker ended, for the journal; empty for the first one.
+        former_end: String,
+    },
+    /// The worker was too late to resume this VIP: the keeper has resigned and removed its addresses. A worker that
+    /// still believes it is Active in this role epoch must go to Backup.
+    Lapsed {
+        /// The VIP's name.
+        vip: String,
+        /// The epoch it was held in.
+        role_epoch: u64,
+    },
+    /// The balancer runs, as this process.
+    Balancer {
+        /// The balancer's name.
+        name: String,
+        /// Its process.
+        pid: u32,
+        /// Start time of that process, in clock ticks since boot (field 22 of /proc/PID/stat).
+        start_time: u64,
+    },
+    /// The balancer's process ended. Unless it was to stop, the keeper starts it again by itself.
+    BalancerExited {
+        /// The balancer's name.
+        name: String,
+        /// Its process; 0: it could not be started.
+        pid: u32,
+        /// In words: `exit status 1`, `signal 9`, `can't start: …`.
+        what: String,
+    },
+    /// How an [`ToKeeper::Exec`] ended.
+    ExecDone {
+        /// The token it was asked with.
+        token: u64,
+        /// How it ended.
+        result: ExecResult,
+        /// The first [`OUTPUT_MAX`] bytes of stdout and stderr.
+        output: Vec<u8>,
+    },
+    /// SIGHUP: read the configuration again.
+    Reload,
+    /// Leave in order within this time, then [`ToKeeper::Stopped`] and exit.
+    Stop {
+        /// From now.
+        deadline: Duration,
+    },
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExecResult {
+    /// It exited with this status.
+    Status(i32),
+    /// This signal ended it, not sent by us.
+    Signal(i32),
+    /// It took too long and was killed.
+    TimedOut,
+    /// It could not be started, or too many run already.
+    NotStarted(String),
+}
