@@ -119,6 +119,7 @@ fn describe(e: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_node::config::Name;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -224,7 +225,7 @@ mod tests {
     async fn a_stuck_probe_does_not_delay_the_next_one_of_the_same_check() {
         let (l, address) = listener().await;
         let check = |probe| Check {
-            name: "web".parse().expect("a valid name"),
+            name: Name::new("web").expect("a valid name"),
             probe,
             interval: LONG,
             fast_interval: LONG,

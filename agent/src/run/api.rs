@@ -42,8 +42,6 @@ pub struct Asked {
 /// A journal entry with the wall-clock time at which the protocol thread emitted it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recorded {
-    /// The journal's id; grows by one per event over the agent's whole life.
-    pub id: u64,
     /// Wall clock at emission.
     pub wall: SystemTime,
     /// The event.
@@ -132,7 +130,7 @@ impl EventRing {
 
     /// Appends; ids must grow.
     pub fn push(&self, entry: Arc<Recorded>) {
-        let id = entry.id;
+        let id = entry.event.id;
         {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             if entries.len() == RING_MAX {
@@ -146,7 +144,7 @@ impl EventRing {
     /// The oldest entry with an id greater than `last`.
     fn after(&self, last: u64) -> Option<Arc<Recorded>> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = entries.partition_point(|e| e.id <= last);
+        let at = entries.partition_point(|e| e.event.id <= last);
         entries.get(at).cloned()
     }
 }
@@ -169,9 +167,9 @@ impl EventStream {
             self.changed.borrow_and_update();
             if let Some(entry) = self.ring.after(self.last) {
                 if self.last != 0 {
-                    self.missed += entry.id.saturating_sub(self.last + 1);
+                    self.missed += entry.event.id.saturating_sub(self.last + 1);
                 }
-                self.last = entry.id;
+                self.last = entry.event.id;
                 return Some(entry);
             }
             if !self.follow {
@@ -190,9 +188,11 @@ impl EventStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_node::journal::Kind;
 
     fn entry(id: u64) -> Arc<Recorded> {
-        Arc::new(Recorded { id, wall: SystemTime::UNIX_EPOCH, event: crate::run::api::tests_event() })
+        let event = Event { id, cause: None, suppressed: 0, kind: Kind::Stopped };
+        Arc::new(Recorded { wall: SystemTime::UNIX_EPOCH, event })
     }
 
     fn handle(ring: &Arc<EventRing>) -> (ApiHandle, mpsc::Receiver<Asked>) {
@@ -207,8 +207,8 @@ mod tests {
         let (api, _rx) = handle(&ring);
         (1..=3).for_each(|id| ring.push(entry(id)));
         let mut stream = api.events(1, false);
-        assert_eq!(stream.next().await.map(|e| e.id), Some(2));
-        assert_eq!(stream.next().await.map(|e| e.id), Some(3));
+        assert_eq!(stream.next().await.map(|e| e.event.id), Some(2));
+        assert_eq!(stream.next().await.map(|e| e.event.id), Some(3));
         assert_eq!(stream.next().await, None);
         assert_eq!(stream.missed(), 0);
     }
@@ -220,7 +220,7 @@ mod tests {
         let mut stream = api.events(0, true);
         let later = Arc::clone(&ring);
         let pusher = tokio::spawn(async move { later.push(entry(7)) });
-        assert_eq!(stream.next().await.map(|e| e.id), Some(7));
+        assert_eq!(stream.next().await.map(|e| e.event.id), Some(7));
         pusher.await.expect("pusher doesn't panic");
     }
 
@@ -230,10 +230,10 @@ mod tests {
         let (api, _rx) = handle(&ring);
         ring.push(entry(1));
         let mut stream = api.events(0, true);
-        assert_eq!(stream.next().await.map(|e| e.id), Some(1));
+        assert_eq!(stream.next().await.map(|e| e.event.id), Some(1));
         let max = u64::try_from(RING_MAX).expect("the ring's size fits");
         (2..=max + 5).for_each(|id| ring.push(entry(id)));
-        assert_eq!(stream.next().await.map(|e| e.id), Some(6));
+        assert_eq!(stream.next().await.map(|e| e.event.id), Some(6));
         assert_eq!(stream.missed(), 4);
     }
 
@@ -248,9 +248,4 @@ mod tests {
         drop(rx);
         assert_eq!(api.request(Request::Status).await.err(), Some(Unavailable::Stopping));
     }
-}
-
-#[cfg(test)]
-pub(crate) fn tests_event() -> Event {
-    Event {}
 }
