@@ -12,12 +12,16 @@
 //! an address (the caller says so with [`Input::Start`], [`Input::Priority`], [`Input::Resign`]), and read the time.
 
 #![forbid(unsafe_code)]
+// A packet may come from anybody: what reads one may neither index nor unwrap.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
 
+mod checksum;
 pub mod frames;
+pub mod mutants;
 pub mod router;
 pub mod timing;
 pub mod types;
 pub mod wire;
 
 pub use router::{Input, Output, Router, RouterConfig, State};
-pub use types::{AdvertInterval, Priority, Vrid};
+pub use types::{Addresses, AdvertInterval, Priority, Vrid};

@@ -1,0 +1,241 @@
+//! What goes into a [`Router`](super::Router) and what comes out of it.
+
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use crate::types::{Addresses, AdvertInterval, Priority, Vrid};
+use crate::wire::{Advert, AdvertError};
+
+/// What does not change while a router exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouterConfig {
+    /// Virtual router identifier on its segment.
+    pub vrid: Vrid,
+    /// Our own advert interval.
+    pub interval: AdvertInterval,
+    /// RFC 9568 Preempt_Mode.
+    pub preempt: bool,
+    /// Advertised addresses, in order.
+    pub addresses: Addresses,
+}
+
+/// Something happened. One at a time, with the time it is handled at.
+///
+/// A priority of 0 given to `Start`, `Resume` or `Priority` is taken as [`Priority::LAST_RESORT`]: 0 is a message
+/// ("I resign"), no router's own priority.
+#[derive(Debug, Clone)]
+pub enum Input<'a> {
+    /// RFC 9568 Startup: the interface is up, `source` is its primary (never a managed) address.
+    /// Ignored unless in Initialize.
+    Start {
+        /// Effective priority; [`Priority::OWNER`] becomes Active at once.
+        priority: Priority,
+        /// Source of our adverts and the tie-break.
+        source: Ipv4Addr,
+    },
+    /// RFC 9568 Shutdown: priority 0 if Active; to Initialize from any state.
+    Stop,
+    /// A worker that was restarted and still holds the address: Initialize straight to Active (advert at once, no
+    /// waiting), with reason `Resumed`. Ignored unless in Initialize.
+    Resume {
+        /// Effective priority.
+        priority: Priority,
+        /// Source of our adverts and the tie-break.
+        source: Ipv4Addr,
+    },
+    /// A decoded advert for this VRID from `source`. TTL, version and checksum were already checked by `wire`.
+    /// Our own adverts looped back (same source) and other VRIDs are counted and ignored.
+    Advert {
+        /// The sender's primary address.
+        source: Ipv4Addr,
+        /// What it says.
+        advert: &'a Advert,
+    },
+    /// `poll_timeout` has passed (early calls do nothing; late calls act once, never in a burst).
+    Timer,
+    /// The effective priority changed. Active: an advert carries it at once. Backup: the skew is recomputed, counted
+    /// from what was last heard, so the deadline is never earlier than an Active_Down after that.
+    Priority(Priority),
+    /// The interface's primary address changed: the next advert comes from it.
+    Source(Ipv4Addr),
+    /// Give the address away: Active sends priority 0 and becomes Backup (armed: it comes back if nobody takes it
+    /// within its own Active_Down, at the priority it has by then: lower it first). Ignored elsewhere.
+    Resign,
+    /// A peer said "take it now": Backup goes Active at once. Ignored elsewhere.
+    Promote,
+    /// A peer proved to own the address better (probe unanswered, or it said Keep): Active becomes Backup without a
+    /// priority 0. Ignored elsewhere.
+    Yield,
+    /// Backup only: an owner is known to live by other means than adverts; re-arm Active_Down from now.
+    OwnerLives,
+    /// This node stood still longer than its peers' down time: Active sends nothing for up to one interval and
+    /// listens; then goes on, and re-announces. Better advert meanwhile: Backup as usual; a losing one is answered
+    /// at once and ends the silence. Backup: listens for a whole Active_Down before it claims anything.
+    Stalled,
+}
+
+/// What the caller must do now, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Send this VRRP payload (no IP header) from `source` to 224.0.0.18 with TTL 255.
+    /// On becoming Active it follows the `Transition`; the last advert of an Active precedes it.
+    Send {
+        /// IP source address.
+        source: Ipv4Addr,
+        /// The VRRP message.
+        payload: Vec<u8>,
+    },
+    /// The state changed.
+    Transition(Transition),
+    /// Still Active, but somebody else claimed it meanwhile: announce the addresses again (GARP).
+    Reassert(ReassertReason),
+    /// Worth a log line or a counter (callers rate-limit).
+    Notice(Notice),
+}
+
+/// A change of state with its cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transition {
+    /// The state left.
+    pub from: State,
+    /// The state entered.
+    pub to: State,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// RFC 9568 states, without their timers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Not taking part.
+    Initialize,
+    /// Listens, ready to take over.
+    Backup,
+    /// Owns the addresses and says so every interval.
+    Active,
+}
+
+/// Why the state changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// Startup with a priority below 255.
+    Started,
+    /// Startup as address owner.
+    StartedAsOwner,
+    /// Took up where a former worker left.
+    Resumed,
+    /// No advert for Active_Down.
+    DownTimer {
+        /// Time since the last advert that we gave way to; none since we became Backup: `None`.
+        silent: Option<Duration>,
+    },
+    /// The Active resigned (priority 0) and the skew passed.
+    PeerResigned {
+        /// Who resigned.
+        peer: Ipv4Addr,
+    },
+    /// A node with a lower priority is Active (heard within the last Active_Down) and we preempt it.
+    Preempt {
+        /// Who was Active.
+        peer: Ipv4Addr,
+        /// With what priority.
+        its: Priority,
+    },
+    /// A peer handed the address over.
+    Promoted,
+    /// A better advert was heard.
+    Outranked {
+        /// Who sent it.
+        by: Ipv4Addr,
+        /// With what priority.
+        its: Priority,
+    },
+    /// We resigned.
+    Resigned,
+    /// Yielded to a peer's claim.
+    Yielded,
+    /// Shutdown.
+    Stopped,
+}
+
+/// Why the owner announces again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReassertReason {
+    /// A losing advert was heard (or a priority 0: its sender had claimed the address until then).
+    LosingAdvert {
+        /// Who sent it.
+        from: Ipv4Addr,
+        /// With what priority.
+        its: Priority,
+    },
+    /// We were stalled and are still the owner.
+    Stalled,
+}
+
+/// Things an operator may need to hear of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// Same priority as ours: only the address decides.
+    EqualPriority {
+        /// Who has it.
+        peer: Ipv4Addr,
+    },
+    /// Interval differs (v3 adopts the Active's).
+    IntervalMismatch {
+        /// Who advertises it.
+        peer: Ipv4Addr,
+        /// What it advertises.
+        theirs: AdvertInterval,
+    },
+    /// Address list differs.
+    AddressMismatch {
+        /// Who advertises it.
+        peer: Ipv4Addr,
+    },
+    /// Two address owners (priority 255). Erratum 8298: told, and elected between like any other pair.
+    SecondOwner {
+        /// The other one.
+        peer: Ipv4Addr,
+    },
+    /// An advert came from our own source address: it was looped back, or another host has our address.
+    OwnSource,
+    /// An advert that `wire` refused. Never made by the router (it sees no such advert): for the caller that decodes,
+    /// so that refusals go the same way as the rest.
+    Refused(AdvertError),
+}
+
+/// The last advert heard, whatever our state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// When.
+    pub at: Instant,
+    /// From whom.
+    pub from: Ipv4Addr,
+    /// Its priority; 0: it resigned.
+    pub priority: Priority,
+    /// Its interval.
+    pub interval: AdvertInterval,
+}
+
+/// What a router has counted since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Adverts sent, those with priority 0 included.
+    pub sent: u64,
+    /// Adverts sent with priority 0.
+    pub resigned: u64,
+    /// Adverts of others heard, those with priority 0 included.
+    pub heard: u64,
+    /// Adverts of others heard with priority 0.
+    pub heard_resigned: u64,
+    /// Adverts ignored because they came from our own source address.
+    pub own_source: u64,
+    /// Adverts ignored because they were for another virtual router.
+    pub foreign_vrid: u64,
+    /// Immediate answers held back because an interval's worth had been given (see `ANSWERS_PER_INTERVAL`).
+    pub answers_held_back: u64,
+    /// Times that we became Active.
+    pub became_active: u64,
+    /// Outputs lost because the caller didn't drain (see `OUTPUTS_MAX`): 0 with a correct caller.
+    pub outputs_lost: u64,
+}
