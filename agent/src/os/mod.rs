@@ -2,6 +2,14 @@
 
 #![allow(unsafe_code)]
 
+pub mod addr;
+pub mod arp;
+pub mod asyncfd;
 pub mod caps;
+pub mod diag;
 pub mod fdpass;
+pub mod link;
+pub mod monitor;
+mod netlink;
 pub mod sched;
+pub mod vrrp;

@@ -1,0 +1,58 @@
+//! Waiting for a descriptor in tokio.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::task::{Context, Poll, ready};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// A descriptor that is waited for until it's readable. It can't be taken out, replaced or closed while registered.
+#[derive(Debug)]
+pub struct AsyncDescriptor(AsyncFd<OwnedFd>);
+
+impl AsyncDescriptor {
+    /// Registers a non-blocking descriptor with the runtime of the caller (else it panics).
+    ///
+    /// # Errors
+    /// What epoll says: `EPERM` for a regular file, `ENOSPC` at the host's limit.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        // SAFETY: an OwnedFd is open and always returns the same number; it's moved into the AsyncFd, which this type
+        // never hands out by value or mutable reference, so it stays open for as long as the registration.
+        let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+        Ok(Self(registered.map_err(|e| e.into_parts().1)?))
+    }
+
+    /// Runs `read` when the descriptor is readable, again after each `WouldBlock`. One task at a time may wait.
+    pub fn poll_read<R>(
+        &self,
+        cx: &mut Context<'_>,
+        mut read: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,
+    ) -> Poll<io::Result<R>> {
+        loop {
+            let mut guard = ready!(self.0.poll_read_ready(cx))?;
+            if let Ok(result) = guard.try_io(|fd| read(fd.as_fd())) {
+                return Poll::Ready(result);
+            }
+        }
+    }
+
+    /// Like [`Self::poll_read`], for any number of tasks. Cancel safe if `read` is.
+    ///
+    /// # Errors
+    /// What `read` says, but `WouldBlock`.
+    pub async fn read<R>(&self, mut read: impl FnMut(BorrowedFd<'_>) -> io::Result<R>) -> io::Result<R> {
+        self.0.async_io(Interest::READABLE, |fd| read(fd.as_fd())).await
+    }
+}
+
+impl AsFd for AsyncDescriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.get_ref().as_fd()
+    }
+}
+
+impl AsRawFd for AsyncDescriptor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
