@@ -9,4 +9,11 @@
 #![forbid(unsafe_code)]
 
 pub mod channel;
+pub mod key;
 pub mod message;
+pub mod mutants;
+
+pub use channel::{
+    Channel, ChannelConfig, Counters, Input as ChannelInput, Output as ChannelOutput, PeerConfig, PeerId, PeerState,
+};
+pub use key::{KeyError, SecretKey, decode_key, encode_key, generate_keypair, public_key};

@@ -1,5 +1,12 @@
 //! The control lane's messages and their encoding. Total: any bytes decode to a message or a typed refusal.
 //! Unknown message kinds and unknown trailing fields are skipped and counted, so that versions can differ by one.
+//!
+//! The layout is in [`codec`]. Refuses to judge what a message means for a virtual address, and to send or accept a
+//! name outside `[A-Za-z0-9._-]{1,63}`.
+
+pub mod codec;
+
+pub use codec::{DecodeError, EncodeError, MAX_ENTRIES, MAX_NAME_LEN};
 
 /// What a node thinks of its own ability to serve a VIP or of a balancer. Wire code in brackets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +38,9 @@ pub enum Role {
 pub struct VipReport {
     /// The VIP's name as both configurations know it (1..=63 bytes).
     pub vip: String,
+    /// Whether the sender can serve this VIP.
     pub fitness: Fitness,
+    /// The sender's role for it.
     pub role: Role,
     /// Grows by one at each change of role; with the boot epoch it orders claims.
     pub role_epoch: u64,
@@ -44,22 +53,52 @@ pub struct VipReport {
 /// One balancer's part of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BalancerReport {
+    /// The balancer's name in the sender's configuration (1..=63 bytes).
     pub balancer: String,
+    /// Whether this balancer can serve.
     pub fitness: Fitness,
 }
 
-/// Everything that is said on the control lane.
+/// Everything that is said on the control lane. Wire code in brackets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// [1] State of the sender.
-    Report { sequence: u64, vips: Vec<VipReport>, balancers: Vec<BalancerReport> },
+    /// [1] State of the sender. A big report arrives as several with the same sequence; each entry stands for itself.
+    Report {
+        /// Grows by one with each report of a boot epoch.
+        sequence: u64,
+        /// The sender's VIPs.
+        vips: Vec<VipReport>,
+        /// The sender's balancers.
+        balancers: Vec<BalancerReport>,
+    },
     /// [2] "Take it now": the sender gives this VIP away. `linger`: it keeps answering until it sees the taker.
-    TakeNow { vip: String, role_epoch: u64, linger: bool },
+    TakeNow {
+        /// The VIP's name.
+        vip: String,
+        /// The role epoch in which the sender gives it away.
+        role_epoch: u64,
+        /// The sender keeps answering until it sees the taker.
+        linger: bool,
+    },
     /// [3] The sender took the VIP: by down timer (then the receiver, if still Active, probes `probe` on the segment)
     /// or as answer to TakeNow.
-    Claim { vip: String, role_epoch: u64, cause: ClaimCause, probe: std::net::IpAddr },
+    Claim {
+        /// The VIP's name.
+        vip: String,
+        /// The sender's role epoch of this ownership.
+        role_epoch: u64,
+        /// Why it claims.
+        cause: ClaimCause,
+        /// The claimer's own address on the segment, to be probed by ARP or NS.
+        probe: std::net::IpAddr,
+    },
     /// [4] Answer to a claim: the sender reached the claimer on the segment and keeps the VIP; the claimer releases.
-    Keep { vip: String, role_epoch: u64 },
+    Keep {
+        /// The VIP's name.
+        vip: String,
+        /// The sender's role epoch of the ownership it keeps.
+        role_epoch: u64,
+    },
     /// [5] The sender leaves in order (stop): its reports end here, this is not a failure.
     Goodbye,
 }

@@ -4,55 +4,51 @@
 //! then transport messages with an explicit 64-bit counter and a replay window. An unauthenticated or replayed
 //! datagram changes nothing but a counter.
 
-use crate::message::Message;
-use std::net::SocketAddr;
-use std::time::Instant;
+pub(crate) mod noise;
+mod replay;
+mod types;
 
-/// Index of a peer in the configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PeerId(pub u16);
+pub use types::{ChannelConfig, Counters, Input, Output, PeerConfig, PeerId, PeerState};
 
-/// One peer as configured.
-#[derive(Debug, Clone)]
-pub struct PeerConfig {
-    pub name: String,
-    pub address: SocketAddr,
-    /// One or two (while rotating) X25519 public keys.
-    pub public_keys: Vec<[u8; 32]>,
-}
+use std::time::{Duration, Instant};
 
-/// Something happened.
-#[derive(Debug)]
-pub enum Input<'a> {
-    /// A datagram arrived.
-    Datagram { from: SocketAddr, bytes: &'a [u8] },
-    /// Send this to one peer (dropped and counted when there is no session: state repeats, nothing is queued).
-    Send { peer: PeerId, message: &'a Message },
-    /// Send this to every peer with a session.
-    Broadcast { message: &'a Message },
-    /// `poll_timeout` has passed.
-    Timer,
-}
+/// Largest datagram that is sent or accepted, in bytes: fits every path that carries IPv6.
+pub const MAX_DATAGRAM: usize = 1200;
 
-/// What the caller must do now, in order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Output {
-    Transmit { to: SocketAddr, bytes: Vec<u8> },
-    /// An authenticated, fresh message.
-    Received { peer: PeerId, epoch: u64, message: Message },
-    /// A session with this peer's boot epoch is up. A new epoch means that the peer's agent restarted.
-    Up { peer: PeerId, epoch: u64 },
-    /// Nothing authentic was heard for the session's idle time.
-    Down { peer: PeerId },
-}
+/// A peer is Down when nothing authentic was heard for this long.
+pub const IDLE_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// The channel. See the module documentation.
 #[derive(Debug)]
 pub struct Channel;
 
 impl Channel {
-    /// When `handle(Timer)` wants to be called.
+    /// A channel that starts handshakes with all peers at once. `seed` is fresh randomness of the operating system,
+    /// never used before: the secrecy of every session of this run rests on it.
+    pub fn new(_config: ChannelConfig, _seed: [u8; 32], _now: Instant) -> Self {
+        Self
+    }
+
+    /// Takes an input. Drain [`poll_output`](Self::poll_output) before the next one.
+    pub fn handle(&mut self, _now: Instant, _input: Input<'_>) {}
+
+    /// What to do now, in order; `None`: nothing left.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        None
+    }
+
+    /// When `handle(Timer)` wants to be called; `None` only without peers.
     pub fn poll_timeout(&self) -> Option<Instant> {
         None
+    }
+
+    /// What is known of a peer; that of a peer never heard for an unknown id.
+    pub fn peer_state(&self, _peer: PeerId) -> PeerState {
+        PeerState::default()
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> Counters {
+        Counters::default()
     }
 }
