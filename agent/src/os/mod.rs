@@ -11,5 +11,7 @@ pub mod fdpass;
 pub mod link;
 pub mod monitor;
 mod netlink;
+pub mod pidfd;
 pub mod sched;
+pub mod timerfd;
 pub mod vrrp;

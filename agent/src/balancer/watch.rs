@@ -1,0 +1,461 @@
+//! Process descriptors on the protocol thread, looking on the runtime.
+//!
+//! [`pair`] gives the two halves: the [`Watcher`] is polled by the protocol thread, each [`Looker`] runs on the
+//! runtime. They share two bounded things: a queue of findings, and per balancer a wish to look (which coalesces).
+
+use super::find::Finder;
+use super::rules::Rules;
+use super::{Process, Tree, proc};
+use crate::os::asyncfd::AsyncDescriptor;
+use crate::os::pidfd;
+use holdfast_node::config::{Balancer, BalancerId, BalancerKind, ProcessSource};
+use holdfast_node::io::BalancerState;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, mpsc, watch};
+
+/// Findings that wait for the protocol thread. Full → the looker waits, its next look is fresher.
+const FOUND_MAX: usize = 16;
+/// Without being told, a balancer that runs is looked at this often (a reload shows up), …
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// … one that doesn't, this often.
+const SEEK_EVERY: Duration = Duration::from_millis(50);
+/// Workers that are watched; of more, the youngest.
+const WORKERS_MAX: usize = 64;
+
+/// What one look found.
+#[derive(Debug)]
+struct Found {
+    balancer: BalancerId,
+    began: Instant,
+    result: Result<(Tree, Vec<(Process, OwnedFd)>), String>,
+}
+
+/// The two halves for these balancers (indexed by [`BalancerId`]).
+pub fn pair(balancers: &[Balancer]) -> (Watcher, Vec<Looker>) {
+    let (tx, found) = mpsc::channel(FOUND_MAX);
+    let mut watched = Vec::new();
+    let mut lookers = Vec::new();
+    for (id, b) in (0..).zip(balancers) {
+        let (command, started) = watch::channel(None);
+        let look = Arc::new(Notify::new());
+        lookers.push(Looker {
+            balancer: BalancerId(id),
+            kind: b.kind,
+            source: b.source.clone(),
+            started,
+            look: Arc::clone(&look),
+            found: tx.clone(),
+        });
+        watched.push(Watched { rules: Rules::new(b.kind, &b.source), descriptors: Vec::new(), look, command });
+    }
+    (Watcher { balancers: watched, found, ready: VecDeque::new() }, lookers)
+}
+
+/// Sees processes die. Lives on the protocol thread; every method must be called within its runtime.
+#[derive(Debug)]
+pub struct Watcher {
+    balancers: Vec<Watched>,
+    found: mpsc::Receiver<Found>,
+    /// States not yet fetched. At most a few per finding or death, drained by [`Watcher::poll`] before it looks on.
+    ready: VecDeque<(BalancerId, BalancerState)>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    rules: Rules,
+    descriptors: Vec<(Process, AsyncDescriptor)>,
+    look: Arc<Notify>,
+    command: watch::Sender<Option<Process>>,
+}
+
+impl Watcher {
+    /// The next change, or pending with a wake-up arranged. Deaths come before findings.
+    pub fn poll(&mut self, cx: &mut Context<'_>, now: Instant) -> Poll<(BalancerId, BalancerState)> {
+        loop {
+            if let Some(change) = self.ready.pop_front() {
+                return Poll::Ready(change);
+            }
+            self.poll_deaths(cx, now);
+            if !self.ready.is_empty() {
+                continue;
+            }
+            match self.found.poll_recv(cx) {
+                Poll::Ready(Some(found)) => self.take(found),
+                // The lookers ended: the worker is stopping.
+                Poll::Ready(None) | Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    /// When [`Watcher::timeout`] wants to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.balancers.iter().filter_map(|b| b.rules.poll_timeout()).min()
+    }
+
+    /// A time limit may have passed; what changed is given by the next [`Watcher::poll`].
+    pub fn timeout(&mut self, now: Instant) {
+        for (id, b) in (0..).zip(&mut self.balancers) {
+            let change = b.rules.timeout(now);
+            self.ready.extend(change.map(|s| (BalancerId(id), s)));
+        }
+    }
+
+    /// The keeper started this process for a balancer with `command`.
+    pub fn started(&mut self, balancer: BalancerId, process: Process) {
+        if let Some(b) = self.balancers.get_mut(usize::from(balancer.0)) {
+            b.command.send_replace(Some(process));
+            b.look.notify_one();
+        }
+    }
+
+    /// The keeper saw its balancer end, or (`pid` 0) could not start it.
+    pub fn exited(&mut self, now: Instant, balancer: BalancerId, pid: u32, what: &str) {
+        let Some(b) = self.balancers.get_mut(usize::from(balancer.0)) else { return };
+        let change = if pid == 0 { b.rules.not_started(now, what) } else { b.rules.died(now, pid, Some(what)) };
+        self.ready.extend(change.map(|s| (balancer, s)));
+        b.after_change();
+    }
+
+    fn poll_deaths(&mut self, cx: &mut Context<'_>, now: Instant) {
+        for (id, b) in (0..).zip(&mut self.balancers) {
+            let mut dead = Vec::new();
+            b.descriptors.retain(|(process, fd)| match fd.poll_read(cx, |_| Ok(())) {
+                // An error means that the runtime's driver is gone; then nothing is seen any more anyway.
+                Poll::Ready(_) => {
+                    dead.push(process.pid);
+                    false
+                }
+                Poll::Pending => true,
+            });
+            for pid in dead {
+                let change = b.rules.died(now, pid, None);
+                self.ready.extend(change.map(|s| (BalancerId(id), s)));
+                b.after_change();
+            }
+        }
+    }
+
+    fn take(&mut self, found: Found) {
+        let Some(b) = self.balancers.get_mut(usize::from(found.balancer.0)) else { return };
+        let result = found.result.and_then(|(tree, descriptors)| {
+            for (process, fd) in descriptors {
+                if b.descriptors.iter().all(|(p, _)| *p != process) {
+                    let fd = AsyncDescriptor::new(fd)
+                        .map_err(|e| format!("can't watch process {}: {e}", process.pid))?;
+                    b.descriptors.push((process, fd));
+                }
+            }
+            Ok(tree)
+        });
+        let change = b.rules.found(found.began, result);
+        self.ready.extend(change.map(|s| (found.balancer, s)));
+        b.after_change();
+    }
+}
+
+impl Watched {
+    /// Drops what needn't be watched any more, and asks for a look where one is wanted.
+    fn after_change(&mut self) {
+        let Self { rules, descriptors, look, .. } = self;
+        descriptors.retain(|(process, _)| rules.watched().any(|w| w == *process));
+        if rules.take_look() {
+            look.notify_one();
+        }
+    }
+}
+
+/// Looks for one balancer's processes, on the runtime.
+#[derive(Debug)]
+pub struct Looker {
+    balancer: BalancerId,
+    kind: BalancerKind,
+    source: ProcessSource,
+    started: watch::Receiver<Option<Process>>,
+    look: Arc<Notify>,
+    found: mpsc::Sender<Found>,
+}
+
+impl Looker {
+    /// Until the watcher is gone.
+    pub async fn run(self) {
+        let mut finder = Finder::new(self.kind, self.source.clone());
+        let mut events = None;
+        let mut last: Option<Result<Tree, String>> = None;
+        let mut asked = true;
+        loop {
+            let began = Instant::now();
+            let command = *self.started.borrow();
+            // Files may be on a disk that is slow: never on a thread that others wait for.
+            let looked = tokio::task::spawn_blocking(move || {
+                let result = finder.find(command).and_then(open);
+                (finder, result)
+            })
+            .await;
+            let Ok((back, result)) = looked else { return };
+            finder = back;
+            let summary = result.as_ref().map(|(tree, _)| tree.clone()).map_err(String::clone);
+            let pause = if summary.is_ok() { LOOK_EVERY } else { SEEK_EVERY };
+            if asked || last.as_ref() != Some(&summary) {
+                last = Some(summary);
+                if self.found.send(Found { balancer: self.balancer, began, result }).await.is_err() {
+                    return;
+                }
+            }
+            if events.is_none() {
+                events = finder.watched_directory().and_then(directory_events);
+            }
+            asked = tokio::select! {
+                () = self.look.notified() => true,
+                () = changed(&mut events) => false,
+                () = tokio::time::sleep(pause) => false,
+                () = self.found.closed() => return,
+            };
+        }
+    }
+}
+
+/// Descriptors for all processes of a tree, each verified to be the one that was found.
+fn open(mut tree: Tree) -> Result<(Tree, Vec<(Process, OwnedFd)>), String> {
+    let excess = tree.workers.len().saturating_sub(WORKERS_MAX);
+    tree.workers.drain(..excess);
+    let one = |process: Process| match pidfd::open(process.pid) {
+        Ok(fd) => {
+            let same = proc::stat(Path::new("/proc"), process.pid).is_some_and(|s| s.process == process && !s.zombie);
+            if same { Ok(fd) } else { Err(format!("process {} is gone", process.pid)) }
+        }
+        Err(e) => Err(format!("can't watch process {}: {e}", process.pid)),
+    };
+    let mut descriptors = vec![(tree.main, one(tree.main)?)];
+    // A worker that ended between look and open is no worker.
+    tree.workers.retain(|w| match one(*w) {
+        Ok(fd) => {
+            descriptors.push((*w, fd));
+            true
+        }
+        Err(_) => false,
+    });
+    Ok((tree, descriptors))
+}
+
+/// Tells that something in the directory changed. `None`: it isn't there or can't be watched; looking goes on anyway.
+fn directory_events(dir: &Path) -> Option<AsyncDescriptor> {
+    use rustix::fs::inotify;
+    let fd = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).ok()?;
+    let flags = inotify::WatchFlags::CLOSE_WRITE | inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::ONLYDIR;
+    inotify::add_watch(&fd, dir, flags).ok()?;
+    AsyncDescriptor::new(fd).ok()
+}
+
+/// Ends when something changed; never, without a descriptor. A directory that went away is watched anew later.
+async fn changed(events: &mut Option<AsyncDescriptor>) {
+    let Some(fd) = events else { return std::future::pending().await };
+    let drained = fd.read(|fd| {
+        let mut buffer = [0; 4096];
+        let mut any = false;
+        loop {
+            match rustix::io::read(fd, &mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(_) => any = true,
+                Err(rustix::io::Errno::AGAIN) if any => return Ok(()),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    });
+    if drained.await.is_err() {
+        *events = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_node::config::Name;
+    use std::path::PathBuf;
+    use std::process::{Child, Command, Stdio};
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// Longer than any step takes, so that a test that fails does so instead of hanging.
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// A directory, and a process that is killed with all its children at the end.
+    struct Lab {
+        dir: PathBuf,
+        child: Option<Child>,
+        watcher: Watcher,
+    }
+
+    impl Lab {
+        /// Must be called within a runtime.
+        fn new(kind: BalancerKind, by_pidfile: bool) -> Self {
+            static N: AtomicU32 = AtomicU32::new(0);
+            let n = N.fetch_add(1, Ordering::Relaxed);
+            let dir = std::env::temp_dir().join(format!("holdfast-watch-{}-{n}", std::process::id()));
+            std::fs::create_dir_all(&dir).expect("a fresh directory");
+            let source = if by_pidfile {
+                ProcessSource::Pidfile(dir.join("pid"))
+            } else {
+                ProcessSource::Command(vec!["given".to_owned()])
+            };
+            let name = Name::new("lb").expect("a valid name");
+            let (watcher, lookers) = pair(&[Balancer { name, kind, source, admin: None }]);
+            lookers.into_iter().for_each(|l| drop(tokio::spawn(l.run())));
+            Self { dir, child: None, watcher }
+        }
+
+        fn start(&mut self, program: &str, args: &[&str]) -> u32 {
+            let mut command = Command::new(program);
+            command.args(args).stdout(Stdio::null()).stderr(Stdio::null());
+            let child = command.spawn().unwrap_or_else(|e| panic!("{program}: {e} (tests/setup.sh installs it)"));
+            let pid = child.id();
+            self.child = Some(child);
+            pid
+        }
+
+        fn haproxy(&mut self, mode: &[&str]) -> u32 {
+            let file = self.dir.join("haproxy.cfg");
+            let socket = self.dir.join("front.sock");
+            let text = format!(
+                "global\n  maxconn 20\ndefaults\n  mode http\n  timeout connect 1s\n  timeout client 1s\n  \
+                 timeout server 1s\nfrontend f\n  bind unix@{}\n  http-request return status 200\n",
+                socket.display()
+            );
+            std::fs::write(&file, text).expect("writable");
+            let file = file.display().to_string();
+            let mut args = vec!["-f", file.as_str()];
+            args.extend(mode);
+            self.start("haproxy", &args)
+        }
+
+        fn command(&mut self, pid: u32) {
+            let stat = proc::stat(Path::new("/proc"), pid).expect("it runs");
+            self.watcher.started(BalancerId(0), stat.process);
+        }
+
+        async fn next(&mut self) -> BalancerState {
+            let watcher = &mut self.watcher;
+            let next = std::future::poll_fn(|cx| watcher.poll(cx, Instant::now()));
+            tokio::time::timeout(LONG, next).await.expect("a change of state comes").1
+        }
+
+        /// Lets time pass, with the watcher polled.
+        async fn quiet(&mut self, time: Duration) -> Option<BalancerState> {
+            let watcher = &mut self.watcher;
+            let next = std::future::poll_fn(|cx| watcher.poll(cx, Instant::now()));
+            tokio::time::timeout(time, next).await.ok().map(|(_, state)| state)
+        }
+
+        fn workers(&self) -> Vec<Process> {
+            let rules = &self.watcher.balancers.first().expect("one balancer").rules;
+            let mut all: Vec<Process> = rules.watched().collect();
+            all.sort_unstable();
+            all.split_off(all.len().min(1))
+        }
+
+        /// Polls the watcher until it watches workers that satisfy `wanted`.
+        async fn until_workers(&mut self, wanted: impl Fn(&[Process]) -> bool) -> Vec<Process> {
+            let end = Instant::now() + LONG;
+            while Instant::now() < end {
+                if wanted(&self.workers()) {
+                    return self.workers();
+                }
+                let early = self.quiet(Duration::from_millis(5)).await;
+                assert!(!matches!(early, Some(BalancerState::Gone { .. })), "{early:?}");
+            }
+            panic!("these workers never came: {:?}", self.workers());
+        }
+    }
+
+    impl Drop for Lab {
+        fn drop(&mut self) {
+            if let Some(child) = &mut self.child {
+                for pid in proc::children(Path::new("/proc"), child.id()) {
+                    signal(pid, nix::sys::signal::Signal::SIGKILL);
+                }
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+
+    fn signal(pid: u32, signal: nix::sys::signal::Signal) {
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(pid).expect("a pid"));
+        // Already gone is fine.
+        let _ = nix::sys::signal::kill(pid, signal);
+    }
+
+    use nix::sys::signal::Signal::{SIGKILL, SIGUSR2};
+
+    fn gone_pid(state: &BalancerState) -> Option<u32> {
+        match state {
+            BalancerState::Gone { pid, .. } => Some(*pid),
+            _ => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_process_named_by_a_pidfile_is_seen_to_come_and_to_die() {
+        let mut lab = Lab::new(BalancerKind::Process, true);
+        assert!(matches!(lab.next().await, BalancerState::Unknown { why } if why.ends_with("no such file or directory")));
+        let pid = lab.start("sleep", &["600"]);
+        std::fs::write(lab.dir.join("pid"), format!("{pid}\n")).expect("writable");
+        // Between creation and the text of the file, a look may find it empty.
+        let state = match lab.next().await {
+            BalancerState::Unknown { why } if why.ends_with("no pid in it") => lab.next().await,
+            other => other,
+        };
+        assert_eq!(state, BalancerState::Alive { pid });
+        signal(pid, SIGKILL);
+        assert_eq!(gone_pid(&lab.next().await), Some(pid));
+    }
+
+    #[tokio::test]
+    async fn a_single_haproxy_that_is_killed_is_gone() {
+        let mut lab = Lab::new(BalancerKind::Haproxy, false);
+        assert_eq!(lab.next().await, BalancerState::Unknown { why: "not started yet".to_owned() });
+        let pid = lab.haproxy(&["-db"]);
+        lab.command(pid);
+        assert_eq!(lab.next().await, BalancerState::Alive { pid });
+        signal(pid, SIGKILL);
+        assert_eq!(gone_pid(&lab.next().await), Some(pid));
+    }
+
+    #[tokio::test]
+    async fn a_reload_of_a_master_and_its_worker_is_no_death_and_the_new_workers_death_is() {
+        let mut lab = Lab::new(BalancerKind::Haproxy, false);
+        let pid = lab.haproxy(&["-W"]);
+        lab.command(pid);
+        let state = match lab.next().await {
+            BalancerState::Unknown { .. } => lab.next().await,
+            other => other,
+        };
+        assert_eq!(state, BalancerState::Alive { pid });
+        let before = lab.until_workers(|w| w.len() == 1).await;
+        for _ in 0..3 {
+            let old = lab.workers();
+            signal(pid, SIGUSR2);
+            // The old worker has nothing to finish, so it ends at once.
+            lab.until_workers(|w| w.len() == 1 && w != old).await;
+        }
+        assert_ne!(lab.workers(), before);
+        assert_eq!(lab.quiet(Duration::from_millis(400)).await, None);
+        let worker = lab.workers().first().expect("one worker").pid;
+        signal(worker, SIGKILL);
+        assert_eq!(gone_pid(&lab.next().await), Some(pid));
+    }
+
+    #[tokio::test]
+    async fn a_killed_master_is_gone() {
+        let mut lab = Lab::new(BalancerKind::Haproxy, false);
+        let pid = lab.haproxy(&["-W"]);
+        lab.command(pid);
+        lab.until_workers(|w| w.len() == 1).await;
+        signal(pid, SIGKILL);
+        assert_eq!(gone_pid(&lab.next().await), Some(pid));
+    }
+}
