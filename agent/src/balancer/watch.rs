@@ -145,8 +145,8 @@ impl Watcher {
         let result = found.result.and_then(|(tree, descriptors)| {
             for (process, fd) in descriptors {
                 if b.descriptors.iter().all(|(p, _)| *p != process) {
-                    let fd = AsyncDescriptor::new(fd)
-                        .map_err(|e| format!("can't watch process {}: {e}", process.pid))?;
+                    let fd =
+                        AsyncDescriptor::new(fd).map_err(|e| format!("can't watch process {}: {e}", process.pid))?;
                     b.descriptors.push((process, fd));
                 }
             }
@@ -401,7 +401,9 @@ mod tests {
     #[tokio::test]
     async fn a_process_named_by_a_pidfile_is_seen_to_come_and_to_die() {
         let mut lab = Lab::new(BalancerKind::Process, true);
-        assert!(matches!(lab.next().await, BalancerState::Unknown { why } if why.ends_with("no such file or directory")));
+        assert!(
+            matches!(lab.next().await, BalancerState::Unknown { why } if why.ends_with("no such file or directory"))
+        );
         let pid = lab.start("sleep", &["600"]);
         std::fs::write(lab.dir.join("pid"), format!("{pid}\n")).expect("writable");
         // Between creation and the text of the file, a look may find it empty.
@@ -436,14 +438,16 @@ mod tests {
         };
         assert_eq!(state, BalancerState::Alive { pid });
         let before = lab.until_workers(|w| w.len() == 1).await;
+        assert_eq!(lab.quiet(Duration::from_millis(400)).await, None);
         for _ in 0..3 {
             let old = lab.workers();
             signal(pid, SIGUSR2);
             // The old worker has nothing to finish, so it ends at once.
             lab.until_workers(|w| w.len() == 1 && w != old).await;
+            // HAProxy forgets a reload that it is asked for while it still starts from the last one.
+            assert_eq!(lab.quiet(Duration::from_millis(400)).await, None);
         }
         assert_ne!(lab.workers(), before);
-        assert_eq!(lab.quiet(Duration::from_millis(400)).await, None);
         let worker = lab.workers().first().expect("one worker").pid;
         signal(worker, SIGKILL);
         assert_eq!(gone_pid(&lab.next().await), Some(pid));

@@ -65,7 +65,8 @@ pub fn lock(runtime_dir: &Path) -> Result<InstanceLock, LockError> {
         Err((mut file, nix::errno::Errno::EWOULDBLOCK)) => {
             let mut pid = String::new();
             let _ = file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_string(&mut pid));
-            let pid = if !pid.is_empty() && pid.bytes().all(|b| b.is_ascii_digit()) { pid } else { "unknown".to_owned() };
+            let pid =
+                if !pid.is_empty() && pid.bytes().all(|b| b.is_ascii_digit()) { pid } else { "unknown".to_owned() };
             Err(LockError::Taken { dir: runtime_dir.to_owned(), pid })
         }
         Err((_, errno)) => Err(LockError::Io { path, source: errno.into() }),
