@@ -179,7 +179,7 @@ pub struct Boot {
     /// Stored intents (drains).
     pub intents: crate::drain::Intents,
     /// The channel's static secret key (none: no `[cluster]`).
-    pub secret_key: Option<[u8; 32]>,
+    pub secret_key: Option<holdfast_statesync::SecretKey>,
     /// Last journal id written, so that ids go on.
     pub last_event_id: u64,
 }

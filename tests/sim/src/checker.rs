@@ -81,7 +81,11 @@ impl Checker {
             }
             let since = *self.crashed_since.entry(i).or_insert(now);
             if now - since > LEFTOVER_MAX {
-                return Err(format!("invariant 7: {} crashed {:?} ago and its address is still there", host.name, now - since));
+                return Err(format!(
+                    "invariant 7: {} crashed {:?} ago and its address is still there",
+                    host.name,
+                    now - since
+                ));
             }
         }
         Ok(())

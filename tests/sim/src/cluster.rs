@@ -7,8 +7,8 @@ use crate::net::{Net, Wire};
 use crate::rng::SimRng;
 use holdfast_node::Node;
 use holdfast_node::config::{
-    Balancer, BalancerId, BalancerKind, Check, CheckId, Cluster as ClusterConfig, Config, InterfaceName, LastNode, Name,
-    Peer, Probe, ProcessSource, Vip, VipAddress, VipId, VrrpConfig,
+    Balancer, BalancerId, BalancerKind, Check, CheckId, Cluster as ClusterConfig, Config, InterfaceName, LastNode,
+    Name, Peer, Probe, ProcessSource, Vip, VipAddress, VipId, VrrpConfig,
 };
 use holdfast_node::io::{BalancerState, Boot, CheckError, Input, Output, Request};
 use holdfast_vrrp::{AdvertInterval, Priority, Vrid};
@@ -96,7 +96,7 @@ impl Cluster {
                     name: name(i),
                     channel: channel_address(i),
                     config: config(&options, i, &publics),
-                    secret_key: options.channel.then(|| *keys[i].0.as_bytes()),
+                    secret_key: options.channel.then(|| keys[i].0.clone()),
                     node: None,
                     life: 0,
                     kernel: Kernel::new(base),

@@ -30,7 +30,7 @@ pub struct Host {
     /// Its configuration.
     pub config: Config,
     /// The channel's secret.
-    pub secret_key: Option<[u8; 32]>,
+    pub secret_key: Option<holdfast_statesync::SecretKey>,
     /// The agent; `None`: crashed.
     pub node: Option<Node>,
     /// Grows with each start: wakes of former lives are ignored.

@@ -49,8 +49,7 @@ impl Kernel {
 
     /// All addresses as the kernel reports them.
     pub fn addresses(&self) -> Vec<Address> {
-        let own =
-            Address { ifindex: IFINDEX, ip: IpAddr::V4(self.base), prefix: 24, marked: false, secondary: false };
+        let own = Address { ifindex: IFINDEX, ip: IpAddr::V4(self.base), prefix: 24, marked: false, secondary: false };
         std::iter::once(own).chain(self.vips.keys().map(|&(ip, prefix)| Self::vip(ip, prefix))).collect()
     }
 
