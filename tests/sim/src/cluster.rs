@@ -200,7 +200,7 @@ impl Cluster {
             seed,
             resume,
             intents: host.intents.clone(),
-            secret_key: host.secret_key,
+            secret_key: host.secret_key.clone(),
             last_event_id: host.last_event_id,
         };
         host.life += 1;
