@@ -1,17 +1,28 @@
 //! TOML text to a validated [`Config`].
 //!
 //! The text becomes a tree in which every key and value knows its place; the readers of the sections take the tree
-//! apart, and [`cross`] holds what must be true between sections. Everything that is wrong is collected and told in
+//! apart, and `cross` holds what must be true between sections. Everything that is wrong is collected and told in
 //! one go, each finding as `file:line:column: key.path: what is wrong; accepted: …`.
 //!
 //! What this module refuses to do: look at anything but the text. Whether an interface or a key file is there depends
 //! on the machine; `holdfast check` warns of it, `holdfast run` finds out.
 
+mod cross;
+pub mod duration;
 mod error;
+mod probe;
+mod schema;
+mod sections;
+mod tree;
+mod values;
+mod vip;
 
 pub use error::{ConfigErrors, Finding, Kind};
 use holdfast_node::config::Config;
+pub use schema::{Section, sections as schema_sections};
 use std::path::Path;
+use toml::de::DeTable;
+use tree::{Sink, Table};
 
 /// Reads and validates a file.
 ///
@@ -29,6 +40,66 @@ pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
 /// # Errors
 /// As [`load`].
 pub fn parse(text: &str, file: &str) -> Result<Config, ConfigErrors> {
-    let _ = text;
-    Err(ConfigErrors::unreadable(file, "not written yet"))
+    // Bytes, not characters: what is longer was not written by hand.
+    if text.len() > TEXT_MAX {
+        return Err(ConfigErrors::unreadable(file, &format!("longer than {TEXT_MAX} bytes")));
+    }
+    let tree = match DeTable::parse(text) {
+        Ok(tree) => tree,
+        Err(error) => {
+            let mut sink = Sink::default();
+            sink.push(error.span().unwrap_or(0..0), "", error.message().to_owned(), None);
+            return Err(ConfigErrors::new(Kind::Syntax, file, text, sink.into_findings()));
+        }
+    };
+    let mut sink = Sink::default();
+    let config = read(&Table::root(tree.get_ref()), &mut sink);
+    match config {
+        Some(config) if sink.is_empty() => Ok(config),
+        _ => Err(ConfigErrors::new(Kind::Semantics, file, text, sink.into_findings())),
+    }
+}
+
+/// Longest text that is looked at.
+const TEXT_MAX: usize = 4 << 20;
+
+fn read(root: &Table<'_>, sink: &mut Sink) -> Option<Config> {
+    root.known_keys(&schema::ROOT, sink);
+    let node = sections::node(root, sink);
+    let balancers: Vec<_> = root
+        .tables("balancer", sections::BALANCERS_MAX, sink)
+        .iter()
+        .map(|table| sections::balancer(table, sink))
+        .collect();
+    let checks: Vec<_> =
+        root.tables("check", sections::CHECKS_MAX, sink).iter().map(|table| sections::check(table, sink)).collect();
+    if root.get("vip").is_none() {
+        root.require("vip", "at least one [[vip]] section", sink);
+    }
+    let known = vip::Known { balancers: &balancers, checks: &checks };
+    let vips: Vec<_> =
+        root.tables("vip", sections::VIPS_MAX, sink).iter().map(|table| vip::vip(table, &known, sink)).collect();
+    let cluster = sections::cluster(root, sink);
+    let hooks: Vec<_> =
+        root.tables("hook", sections::HOOKS_MAX, sink).iter().map(|table| sections::hook(table, sink)).collect();
+
+    cross::balancers(&balancers, sink);
+    cross::vips(&vips, sink);
+    cross::checks(&checks, &vips, sink);
+    cross::unique_names(&hooks, sink);
+    if let Some(cluster) = &cluster {
+        cross::cluster(cluster, node.as_ref(), &vips, sink);
+    }
+    let cluster = match cluster {
+        Some(read) => Some(read.item?),
+        None => None,
+    };
+    Some(Config {
+        node: node?.0,
+        balancers: balancers.into_iter().map(|named| named.item).collect::<Option<_>>()?,
+        checks: checks.into_iter().map(|named| named.item).collect::<Option<_>>()?,
+        vips: vips.into_iter().map(|vip| vip.named.item).collect::<Option<_>>()?,
+        cluster,
+        hooks: hooks.into_iter().map(|named| named.item).collect::<Option<_>>()?,
+    })
 }

@@ -1,0 +1,122 @@
+//! Which keys there are. The reference page `docs/configuration.md` is held against this table by a test.
+
+/// The keys of one kind of table.
+#[derive(Debug)]
+pub struct Section {
+    /// Its path in the file, `[]` after arrays: `cluster.peer[]`. Empty: the file itself.
+    pub path: &'static str,
+    /// Keys of this version.
+    pub keys: &'static [&'static str],
+    /// Keys of the design that this version refuses by name, with what there is instead.
+    pub(super) not_yet: &'static [(&'static str, Option<&'static str>)],
+}
+
+pub(super) const ROOT: Section = Section {
+    path: "",
+    keys: &["node", "balancer", "check", "vip", "cluster", "hook"],
+    not_yet: &[("bgp", Some("vrrp in each [[vip]]")), ("statesync", None), ("nft", None)],
+};
+pub(super) const NODE: Section = Section { path: "node", keys: &["name"], not_yet: &[] };
+pub(super) const BALANCER: Section = Section {
+    path: "balancer[]",
+    keys: &["name", "kind", "unit", "command", "pidfile", "admin"],
+    not_yet: &[],
+};
+pub(super) const CHECK: Section = Section {
+    path: "check[]",
+    keys: &[
+        "name",
+        "http",
+        "tcp",
+        "exec",
+        "host",
+        "expect",
+        "interval",
+        "fast_interval",
+        "timeout",
+        "fall",
+        "rise",
+        "shared",
+    ],
+    not_yet: &[("tls", Some("http, tcp, exec"))],
+};
+pub(super) const VIP: Section = Section {
+    path: "vip[]",
+    keys: &["name", "addresses", "balancer", "checks", "vrrp", "last_node"],
+    not_yet: &[("bgp", Some("vrrp"))],
+};
+pub(super) const ADDRESS: Section =
+    Section { path: "vip[].addresses[]", keys: &["ip", "interface", "advertise"], not_yet: &[] };
+pub(super) const VRRP: Section = Section {
+    path: "vip[].vrrp",
+    keys: &["interface", "vrid", "priority", "interval", "preempt"],
+    not_yet: &[
+        ("preempt_delay", None),
+        ("accept", None),
+        ("peers", None),
+        ("min_ttl", None),
+        ("group", None),
+        ("track", None),
+    ],
+};
+pub(super) const CLUSTER: Section =
+    Section { path: "cluster", keys: &["listen", "key_file", "peer"], not_yet: &[] };
+pub(super) const PEER: Section =
+    Section { path: "cluster.peer[]", keys: &["name", "address", "public_keys"], not_yet: &[] };
+pub(super) const HOOK: Section = Section { path: "hook[]", keys: &["name", "on", "exec", "timeout"], not_yet: &[] };
+
+/// Every kind of table, for documentation and its test.
+pub fn sections() -> [&'static Section; 10] {
+    [&ROOT, &NODE, &BALANCER, &CHECK, &VIP, &ADDRESS, &VRRP, &CLUSTER, &PEER, &HOOK]
+}
+
+/// The known key that was probably meant: at most two edits away, and fewer than half of it.
+pub(super) fn nearest<'k>(name: &str, keys: &[&'k str]) -> Option<&'k str> {
+    // Two edits can't bridge more; also bounds the work for absurdly long keys.
+    if name.len() > 32 {
+        return None;
+    }
+    let near = keys.iter().map(|key| (distance(name, key), *key)).min()?;
+    (near.0 <= 2 && near.0 * 2 < near.1.len()).then_some(near.1)
+}
+
+/// Levenshtein distance.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        for (to, cell) in b.iter().zip(row.iter_mut().skip(1)) {
+            let cost = usize::from(from != *to);
+            let new = (diagonal + cost).min(left + 1).min(*cell + 1);
+            diagonal = *cell;
+            *cell = new;
+            left = new;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = i + 1;
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typo_finds_the_key_that_was_meant() {
+        assert_eq!(nearest("vird", VRRP.keys), Some("vrid"));
+        assert_eq!(nearest("intervall", CHECK.keys), Some("interval"));
+        assert_eq!(nearest("prio", VRRP.keys), None);
+        assert_eq!(nearest("x", CHECK.keys), None);
+    }
+
+    #[test]
+    fn distance_counts_single_edits() {
+        for (a, b, d) in [("", "", 0), ("", "abc", 3), ("abc", "", 3), ("kitten", "sitting", 3), ("ab", "ba", 2)] {
+            assert_eq!(distance(a, b), d, "{a:?} {b:?}");
+        }
+    }
+}

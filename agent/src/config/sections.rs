@@ -1,0 +1,305 @@
+//! The sections that stand alone: balancers, checks, hooks, the channel.
+
+use super::schema;
+use super::tree::{Place, Sink, Table, Value};
+use super::values::{absolute_path, argv, count, duration, name, public_key, shown, socket_address, target_address, word};
+use super::{duration as text, probe};
+use holdfast_node::config::{
+    Balancer, BalancerKind, Check, Cluster, Hook, HookEvent, Name, Peer, ProcessSource,
+};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Most sections of each kind: far above what one host can use, low enough to bound everything behind.
+pub(super) const BALANCERS_MAX: usize = 64;
+pub(super) const CHECKS_MAX: usize = 1024;
+pub(super) const VIPS_MAX: usize = 1024;
+pub(super) const PEERS_MAX: usize = 16;
+pub(super) const HOOKS_MAX: usize = 64;
+
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+const PROBE_INTERVAL_MIN: Duration = Duration::from_millis(10);
+const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(3600);
+const PROBE_FAST_INTERVAL: Duration = Duration::from_millis(200);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+const FALL: u8 = 3;
+const RISE: u8 = 2;
+const HOOK_TIMEOUT: Duration = Duration::from_secs(10);
+const HOOK_TIMEOUT_MIN: Duration = Duration::from_millis(100);
+const HOOK_TIMEOUT_MAX: Duration = Duration::from_secs(600);
+
+/// Something that has a name which others refer to. Its place is known even if the rest of it is wrong.
+#[derive(Debug)]
+pub(super) struct Named<T> {
+    /// The name as far as it is one.
+    pub(super) name: Option<(Name, Place)>,
+    /// The whole, if nothing is wrong with it.
+    pub(super) item: Option<T>,
+}
+
+impl<T> Named<T> {
+    fn new(table: &Table<'_>, sink: &mut Sink) -> Self {
+        let value = table.require("name", Name::ACCEPTED, sink);
+        let name = value.and_then(|value| Some((name(&value, sink)?, value.place)));
+        Self { name, item: None }
+    }
+
+    fn name(&self) -> Option<Name> {
+        self.name.as_ref().map(|(name, _)| name.clone())
+    }
+}
+
+pub(super) fn named_vip<T>(table: &Table<'_>, sink: &mut Sink) -> Named<T> {
+    Named::new(table, sink)
+}
+
+/// `[node]`.
+pub(super) fn node(root: &Table<'_>, sink: &mut Sink) -> Option<(Name, Place)> {
+    let accepted = "a [node] section with this host's name";
+    let table = root.require("node", accepted, sink)?.table(accepted, sink)?;
+    table.known_keys(&schema::NODE, sink);
+    let value = table.require("name", Name::ACCEPTED, sink)?;
+    Some((name(&value, sink)?, value.place))
+}
+
+/// One `[[balancer]]`.
+pub(super) fn balancer(table: &Table<'_>, sink: &mut Sink) -> Named<Balancer> {
+    table.known_keys(&schema::BALANCER, sink);
+    let mut named = Named::new(table, sink);
+    let kind = table.require("kind", "haproxy, process", sink).and_then(|value| kind(&value, sink));
+    let admin = table.get("admin").map(|value| {
+        if matches!(kind, Some(BalancerKind::Process)) {
+            value.refuse("a plain process has no admin socket", "admin with kind = \"haproxy\"", sink);
+            return None;
+        }
+        absolute_path(&value, sink)
+    });
+    let source = source(table, sink);
+    named.item = (|| Some(Balancer { name: named.name()?, kind: kind?, source: source?, admin: flat(admin)? }))();
+    named
+}
+
+/// Outer `None`: absent, and that is fine. Inner `None`: wrong.
+fn flat<T>(optional: Option<Option<T>>) -> Option<Option<T>> {
+    match optional {
+        None => Some(None),
+        Some(None) => None,
+        Some(value) => Some(value),
+    }
+}
+
+fn kind(value: &Value<'_>, sink: &mut Sink) -> Option<BalancerKind> {
+    if let Some(later @ ("nginx" | "envoy" | "nft" | "ipvs")) = value.as_str() {
+        value.refuse(&format!("`{later}` is not supported by this version"), "haproxy, process", sink);
+        return None;
+    }
+    word(value, &[("haproxy", BalancerKind::Haproxy), ("process", BalancerKind::Process)], sink)
+}
+
+fn source(table: &Table<'_>, sink: &mut Sink) -> Option<ProcessSource> {
+    let given: Vec<(&str, Value<'_>)> =
+        ["unit", "command", "pidfile"].into_iter().filter_map(|key| Some((key, table.get(key)?))).collect();
+    let [(key, value)] = given.as_slice() else {
+        let what = if given.is_empty() {
+            "doesn't say how its processes are found".to_owned()
+        } else {
+            format!("has {}", given.iter().map(|(key, _)| *key).collect::<Vec<_>>().join(" and "))
+        };
+        let accepted = Some("exactly one of unit, command, pidfile".to_owned());
+        sink.push(table.place.span.clone(), &table.place.path, what, accepted);
+        return None;
+    };
+    match *key {
+        "unit" => unit(value, sink).map(ProcessSource::Unit),
+        "command" => argv(value, true, sink).map(ProcessSource::Command),
+        _ => absolute_path(value, sink).map(ProcessSource::Pidfile),
+    }
+}
+
+/// systemd's own rule for unit names, for the one type that has processes of its own and is a balancer.
+fn unit(value: &Value<'_>, sink: &mut Sink) -> Option<String> {
+    let accepted = "a systemd service, as \"haproxy.service\"";
+    let text = value.string(accepted, sink)?;
+    let stem = text.strip_suffix(".service").unwrap_or_default();
+    let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b':' | b'-' | b'_' | b'.' | b'\\' | b'@');
+    if stem.is_empty() || text.len() > 255 || !stem.bytes().all(fits) || stem.ends_with('@') {
+        value.refuse(&format!("`{}` is not a service unit", shown(text)), accepted, sink);
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+/// One `[[check]]`.
+pub(super) fn check(table: &Table<'_>, sink: &mut Sink) -> Named<Check> {
+    table.known_keys(&schema::CHECK, sink);
+    let mut named = Named::new(table, sink);
+    let probe = probe::read(table, sink);
+    let times = times(table, sink);
+    let fall = table.get("fall").map_or(Some(FALL), |value| count(&value, sink));
+    let rise = table.get("rise").map_or(Some(RISE), |value| count(&value, sink));
+    let shared = table.get("shared").map_or(Some(false), |value| value.boolean(sink));
+    named.item = (|| {
+        let (interval, fast_interval, timeout) = times?;
+        Some(Check {
+            name: named.name()?,
+            probe: probe?,
+            interval,
+            fast_interval,
+            timeout,
+            fall: fall?,
+            rise: rise?,
+            shared: shared?,
+        })
+    })();
+    named
+}
+
+/// interval, fast_interval, timeout.
+fn times(table: &Table<'_>, sink: &mut Sink) -> Option<(Duration, Duration, Duration)> {
+    let mut read = |key, least| {
+        let value = table.get(key)?;
+        let read = duration(&value, least, PROBE_INTERVAL_MAX, sink);
+        Some((read, value))
+    };
+    let interval = read("interval", PROBE_INTERVAL_MIN);
+    let fast = read("fast_interval", PROBE_INTERVAL_MIN);
+    let timeout = read("timeout", Duration::from_millis(1));
+    let interval = interval.map_or(Some(PROBE_INTERVAL), |(read, _)| read)?;
+    let mut within = |given: Option<(Option<Duration>, Value<'_>)>, default: Duration| match given {
+        None => Some(default.min(interval)),
+        Some((read, value)) => {
+            let read = read?;
+            if read > interval {
+                let what = format!("{} is longer than interval ({})", text::show(read), text::show(interval));
+                value.refuse(&what, &format!("at most {}", text::show(interval)), sink);
+                return None;
+            }
+            Some(read)
+        }
+    };
+    let fast = within(fast, PROBE_FAST_INTERVAL);
+    let timeout = within(timeout, PROBE_TIMEOUT);
+    Some((interval, fast?, timeout?))
+}
+
+/// One `[[hook]]`.
+pub(super) fn hook(table: &Table<'_>, sink: &mut Sink) -> Named<Hook> {
+    table.known_keys(&schema::HOOK, sink);
+    let mut named = Named::new(table, sink);
+    let on = table.require("on", "active, backup, fault", sink).and_then(|value| hook_events(&value, sink));
+    let exec = table
+        .require("exec", "[\"/absolute/path\", \"argument\", …]", sink)
+        .and_then(|value| argv(&value, false, sink));
+    let timeout = table
+        .get("timeout")
+        .map_or(Some(HOOK_TIMEOUT), |value| duration(&value, HOOK_TIMEOUT_MIN, HOOK_TIMEOUT_MAX, sink));
+    named.item = (|| Some(Hook { name: named.name()?, on: on?, exec: exec?, timeout: timeout? }))();
+    named
+}
+
+fn hook_events(value: &Value<'_>, sink: &mut Sink) -> Option<Vec<HookEvent>> {
+    const WORDS: [(&str, HookEvent); 3] =
+        [("active", HookEvent::Active), ("backup", HookEvent::Backup), ("fault", HookEvent::Fault)];
+    let accepted = "a list of active, backup, fault";
+    if !value.is_array() {
+        return word(value, &WORDS, sink).map(|event| vec![event]);
+    }
+    let items = value.array(accepted, sink)?;
+    let mut events = Vec::new();
+    for item in &items {
+        let event = word(item, &WORDS, sink)?;
+        if events.contains(&event) {
+            item.refuse("is there twice", accepted, sink);
+            return None;
+        }
+        events.push(event);
+    }
+    if events.is_empty() {
+        value.refuse("is empty: the hook would never run", accepted, sink);
+        return None;
+    }
+    Some(events)
+}
+
+/// What the cross checks need of the channel, and the channel if nothing is wrong with it.
+#[derive(Debug)]
+pub(super) struct ClusterRead {
+    pub(super) listen: Option<(SocketAddr, Place)>,
+    pub(super) peers: Vec<PeerRead>,
+    pub(super) item: Option<Cluster>,
+}
+
+/// One peer.
+#[derive(Debug)]
+pub(super) struct PeerRead {
+    pub(super) name: Option<(Name, Place)>,
+    pub(super) address: Option<(SocketAddr, Place)>,
+    pub(super) keys: Vec<([u8; 32], Place)>,
+    item: Option<Peer>,
+}
+
+/// `[cluster]`.
+pub(super) fn cluster(root: &Table<'_>, sink: &mut Sink) -> Option<ClusterRead> {
+    let table = root.get("cluster")?.table("a [cluster] section", sink)?;
+    table.known_keys(&schema::CLUSTER, sink);
+    let accepted = "ip:port of this node, as \"10.1.0.11:7712\"";
+    let listen = table.require("listen", accepted, sink).and_then(|value| {
+        let text = value.string(accepted, sink)?;
+        match socket_address(text) {
+            Ok(address) if address.ip().is_multicast() => value.refuse("is a multicast address", accepted, sink),
+            Ok(address) if address.port() == u16::MAX => {
+                value.refuse("leaves no port for the flow lanes, which use port + 1", "ports 1 to 65534", sink);
+            }
+            Ok(address) => return Some((address, value.place)),
+            Err(why) => value.refuse(&why, accepted, sink),
+        }
+        None
+    });
+    let key_file = table
+        .require("key_file", "the path of the secret key that `holdfast keygen` writes", sink)
+        .and_then(|value| absolute_path(&value, sink));
+    if table.get("peer").is_none() {
+        table.require("peer", "at least one [[cluster.peer]] section", sink);
+    }
+    let peers: Vec<PeerRead> =
+        table.tables("peer", PEERS_MAX, sink).iter().map(|table| peer(table, sink)).collect();
+    let item = (|| {
+        let peers: Option<Vec<Peer>> = peers.iter().map(|peer| peer.item.clone()).collect();
+        let peers = peers.filter(|peers| !peers.is_empty())?;
+        Some(Cluster { listen: listen.as_ref()?.0, key_file: key_file?, peers })
+    })();
+    Some(ClusterRead { listen, peers, item })
+}
+
+fn peer(table: &Table<'_>, sink: &mut Sink) -> PeerRead {
+    table.known_keys(&schema::PEER, sink);
+    let named: Named<()> = Named::new(table, sink);
+    let accepted = "ip:port of the peer, as \"10.1.0.12:7712\"";
+    let address = table.require("address", accepted, sink).and_then(|value| {
+        let text = value.string(accepted, sink)?;
+        match target_address(text) {
+            Ok(address) => Some((address, value.place)),
+            Err(why) => {
+                value.refuse(&why, accepted, sink);
+                None
+            }
+        }
+    });
+    let keys = table.require("public_keys", "one public key, two while rotating", sink).and_then(|value| {
+        let accepted = "[\"key\"], two keys while rotating";
+        let items = value.array(accepted, sink)?;
+        if !(1..=2).contains(&items.len()) {
+            value.refuse(&format!("has {} keys", items.len()), accepted, sink);
+            return None;
+        }
+        items.into_iter().map(|item| Some((public_key(&item, sink)?, item.place))).collect::<Option<Vec<_>>>()
+    });
+    let item = (|| {
+        Some(Peer {
+            name: named.name()?,
+            address: address.as_ref()?.0,
+            public_keys: keys.as_ref()?.iter().map(|(key, _)| *key).collect(),
+        })
+    })();
+    PeerRead { name: named.name, address, keys: keys.unwrap_or_default(), item }
+}
