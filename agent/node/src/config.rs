@@ -1,7 +1,5 @@
 //! The validated configuration. A value of these types that exists is valid; text is parsed in the agent.
 
-pub mod key_text;
-
 use holdfast_vrrp::{AdvertInterval, Priority, Vrid};
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -148,6 +146,7 @@ pub struct Check {
     /// Used while one result disagrees with the state.
     #[serde(rename = "fast_interval_ms", serialize_with = "milliseconds")]
     pub fast_interval: Duration,
+    /// Without an answer until then it counts as failed; never longer than `interval`.
     #[serde(rename = "timeout_ms", serialize_with = "milliseconds")]
     pub timeout: Duration,
     /// Failures in a row until it counts as failed, ≥ 1.
@@ -163,11 +162,26 @@ pub struct Check {
 #[serde(rename_all = "snake_case")]
 pub enum Probe {
     /// GET; success is a complete response with a status in `expect`.
-    Http { address: SocketAddr, host: String, path: String, expect: Vec<(u16, u16)> },
+    Http {
+        /// Where to connect.
+        address: SocketAddr,
+        /// The Host header.
+        host: String,
+        /// Path and query.
+        path: String,
+        /// Ranges of statuses that pass, both ends included.
+        expect: Vec<(u16, u16)>,
+    },
     /// The connection is accepted.
-    Tcp { address: SocketAddr },
+    Tcp {
+        /// Where to connect.
+        address: SocketAddr,
+    },
     /// Exit status 0. Absolute path, no shell; run by the keeper.
-    Exec { argv: Vec<String> },
+    Exec {
+        /// The program and its arguments.
+        argv: Vec<String>,
+    },
 }
 
 /// A virtual IP: addresses that move together.
@@ -206,13 +220,13 @@ pub struct VrrpConfig {
     /// Where adverts are sent and heard.
     pub interface: InterfaceName,
     /// Unique on its interface.
-    #[serde(skip)]
+    #[serde(serialize_with = "vrid")]
     pub vrid: Vrid,
-    /// 1..=255.
-    #[serde(skip)]
+    /// 1..=254.
+    #[serde(serialize_with = "priority")]
     pub priority: Priority,
     /// Advert interval.
-    #[serde(skip)]
+    #[serde(rename = "interval_ms", serialize_with = "advert_interval")]
     pub interval: AdvertInterval,
     /// RFC 9568 Preempt_Mode.
     pub preempt: bool,
@@ -260,6 +274,7 @@ pub struct Hook {
     pub on: Vec<HookEvent>,
     /// argv with an absolute path; never a shell.
     pub exec: Vec<String>,
+    /// It is killed then.
     #[serde(rename = "timeout_ms", serialize_with = "milliseconds")]
     pub timeout: Duration,
 }
@@ -280,8 +295,20 @@ fn milliseconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::
     serializer.serialize_u64(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
 
+fn vrid<S: Serializer>(vrid: &Vrid, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u8(vrid.get())
+}
+
+fn priority<S: Serializer>(priority: &Priority, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u8(priority.get())
+}
+
+fn advert_interval<S: Serializer>(interval: &AdvertInterval, serializer: S) -> Result<S::Ok, S::Error> {
+    milliseconds(&interval.duration(), serializer)
+}
+
 fn keys<S: Serializer>(keys: &[[u8; 32]], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(keys.iter().map(key_text::encode))
+    serializer.collect_seq(keys.iter().map(holdfast_statesync::encode_key))
 }
 
 #[cfg(test)]

@@ -90,9 +90,11 @@ pub(super) fn cluster(cluster: &ClusterRead, node: Option<&(Name, Place)>, vips:
     let addresses = || cluster.peers.iter().filter_map(|peer| peer.address.as_ref());
     let places = addresses().map(|(address, place)| (*address, place));
     unique(places, |address, first| format!("{address} is already {first}"), sink);
-    let keys = cluster.peers.iter().flat_map(|peer| &peer.keys).map(|(key, place)| {
-        (holdfast_node::config::key_text::encode(key), place)
-    });
+    let keys = cluster
+        .peers
+        .iter()
+        .flat_map(|peer| &peer.keys)
+        .map(|(key, place)| (holdfast_statesync::encode_key(key), place));
     unique(keys, |_, first| format!("is already {first}: a key names one peer"), sink);
 
     let vip_of = |ip: IpAddr| vips.iter().flat_map(|vip| &vip.addresses).find(|(vip, _)| IpAddr::V4(*vip) == ip);

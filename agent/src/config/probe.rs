@@ -49,8 +49,7 @@ fn http(check: &Table<'_>, value: &Value<'_>, sink: &mut Sink) -> Option<Probe> 
     let expect = check.get("expect").map_or_else(|| Some(vec![(200, 399)]), |value| expect(&value, sink));
     let host = check.get("host").map(|value| host(&value, sink));
     let text = value.string(ACCEPTED_HTTP, sink)?;
-    let (address, authority, path) =
-        split_url(text).map_err(|why| value.refuse(&why, ACCEPTED_HTTP, sink)).ok()?;
+    let (address, authority, path) = split_url(text).map_err(|why| value.refuse(&why, ACCEPTED_HTTP, sink)).ok()?;
     let host = host.unwrap_or(Some(authority))?;
     Some(Probe::Http { address, host, path, expect: expect? })
 }

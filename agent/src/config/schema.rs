@@ -17,11 +17,8 @@ pub(super) const ROOT: Section = Section {
     not_yet: &[("bgp", Some("vrrp in each [[vip]]")), ("statesync", None), ("nft", None)],
 };
 pub(super) const NODE: Section = Section { path: "node", keys: &["name"], not_yet: &[] };
-pub(super) const BALANCER: Section = Section {
-    path: "balancer[]",
-    keys: &["name", "kind", "unit", "command", "pidfile", "admin"],
-    not_yet: &[],
-};
+pub(super) const BALANCER: Section =
+    Section { path: "balancer[]", keys: &["name", "kind", "unit", "command", "pidfile", "admin"], not_yet: &[] };
 pub(super) const CHECK: Section = Section {
     path: "check[]",
     keys: &[
@@ -59,8 +56,7 @@ pub(super) const VRRP: Section = Section {
         ("track", None),
     ],
 };
-pub(super) const CLUSTER: Section =
-    Section { path: "cluster", keys: &["listen", "key_file", "peer"], not_yet: &[] };
+pub(super) const CLUSTER: Section = Section { path: "cluster", keys: &["listen", "key_file", "peer"], not_yet: &[] };
 pub(super) const PEER: Section =
     Section { path: "cluster.peer[]", keys: &["name", "address", "public_keys"], not_yet: &[] };
 pub(super) const HOOK: Section = Section { path: "hook[]", keys: &["name", "on", "exec", "timeout"], not_yet: &[] };

@@ -2,11 +2,11 @@
 
 use super::schema;
 use super::tree::{Place, Sink, Table, Value};
-use super::values::{absolute_path, argv, count, duration, name, public_key, shown, socket_address, target_address, word};
-use super::{duration as text, probe};
-use holdfast_node::config::{
-    Balancer, BalancerKind, Check, Cluster, Hook, HookEvent, Name, Peer, ProcessSource,
+use super::values::{
+    absolute_path, argv, count, duration, name, public_key, shown, socket_address, target_address, word,
 };
+use super::{duration as text, probe};
+use holdfast_node::config::{Balancer, BalancerKind, Check, Cluster, Hook, HookEvent, Name, Peer, ProcessSource};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -261,8 +261,7 @@ pub(super) fn cluster(root: &Table<'_>, sink: &mut Sink) -> Option<ClusterRead> 
     if table.get("peer").is_none() {
         table.require("peer", "at least one [[cluster.peer]] section", sink);
     }
-    let peers: Vec<PeerRead> =
-        table.tables("peer", PEERS_MAX, sink).iter().map(|table| peer(table, sink)).collect();
+    let peers: Vec<PeerRead> = table.tables("peer", PEERS_MAX, sink).iter().map(|table| peer(table, sink)).collect();
     let item = (|| {
         let peers: Option<Vec<Peer>> = peers.iter().map(|peer| peer.item.clone()).collect();
         let peers = peers.filter(|peers| !peers.is_empty())?;

@@ -77,7 +77,12 @@ impl<'t> Table<'t> {
             // A section's key is its header; a value's is what stands left of the `=`.
             let span = if key.span().is_empty() { value.span() } else { key.span() };
             if let Some((_, instead)) = section.not_yet.iter().find(|(k, _)| *k == name) {
-                sink.push(span, &self.path_of(name), "is not supported by this version".to_owned(), instead.map(str::to_owned));
+                sink.push(
+                    span,
+                    &self.path_of(name),
+                    "is not supported by this version".to_owned(),
+                    instead.map(str::to_owned),
+                );
                 continue;
             }
             let mut what = "unknown key".to_owned();
@@ -97,12 +102,7 @@ impl<'t> Table<'t> {
     pub(super) fn require(&self, key: &str, accepted: &str, sink: &mut Sink) -> Option<Value<'t>> {
         let value = self.get(key);
         if value.is_none() {
-            sink.push(
-                self.place.span.clone(),
-                &self.path_of(key),
-                "is missing".to_owned(),
-                Some(accepted.to_owned()),
-            );
+            sink.push(self.place.span.clone(), &self.path_of(key), "is missing".to_owned(), Some(accepted.to_owned()));
         }
         value
     }

@@ -2,7 +2,7 @@
 
 use super::duration;
 use super::tree::{Sink, Value};
-use holdfast_node::config::{InterfaceName, Name, key_text};
+use holdfast_node::config::{InterfaceName, Name};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -34,12 +34,7 @@ pub(super) fn interface(value: &Value<'_>, sink: &mut Sink) -> Option<InterfaceN
 
 /// A duration within these bounds, both inclusive.
 pub(super) fn duration(value: &Value<'_>, least: Duration, most: Duration, sink: &mut Sink) -> Option<Duration> {
-    let accepted = format!(
-        "{} to {}, {}",
-        duration::show(least),
-        duration::show(most),
-        duration::ACCEPTED
-    );
+    let accepted = format!("{} to {}, {}", duration::show(least), duration::show(most), duration::ACCEPTED);
     let text = value.string(&accepted, sink)?;
     match duration::parse(text) {
         Ok(given) if (least..=most).contains(&given) => return Some(given),
@@ -143,7 +138,7 @@ pub(super) fn word<T: Copy>(value: &Value<'_>, words: &[(&str, T)], sink: &mut S
 pub(super) fn public_key(value: &Value<'_>, sink: &mut Sink) -> Option<[u8; 32]> {
     let accepted = "a public key as `holdfast keygen` prints it: 44 characters of base64";
     let text = value.string(accepted, sink)?;
-    match key_text::decode(text) {
+    match holdfast_statesync::decode_key(text) {
         // X25519 with this one gives the same secret with everybody: never a real peer's.
         Ok([0, rest @ ..]) if rest.iter().all(|b| *b == 0) => value.refuse("is the all-zero key", accepted, sink),
         Ok(key) => return Some(key),

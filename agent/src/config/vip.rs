@@ -1,10 +1,10 @@
 //! `[[vip]]`: addresses, how they are held, and what they depend on.
 
+use super::duration;
 use super::schema;
 use super::sections::{Named, named_vip};
 use super::tree::{Place, Sink, Table, Value};
 use super::values::{interface, shown, word};
-use super::duration;
 use holdfast_node::config::{
     Balancer, BalancerId, Check, CheckId, InterfaceName, LastNode, Vip, VipAddress, VrrpConfig,
 };
@@ -100,7 +100,8 @@ fn checks(table: &Table<'_>, checks: &[Named<Check>], sink: &mut Sink) -> Option
 
 /// The index of what `value` names.
 fn refer<T>(value: &Value<'_>, among: &[Named<T>], what: &str, sink: &mut Sink) -> Option<u16> {
-    let accepted = if among.is_empty() { format!("the name of a {what} section (there is none)") } else { names(among) };
+    let accepted =
+        if among.is_empty() { format!("the name of a {what} section (there is none)") } else { names(among) };
     let text = value.string(&accepted, sink)?;
     let at = among.iter().position(|named| named.name.as_ref().is_some_and(|(name, _)| name.as_str() == text));
     if at.is_none() {
@@ -129,8 +130,7 @@ fn vrrp(vip: &Table<'_>, sink: &mut Sink) -> VrrpRead {
     let table = vip.require("vrrp", ACCEPTED_VRRP, sink).and_then(|value| value.table(ACCEPTED_VRRP, sink));
     let Some(table) = table else { return VrrpRead::default() };
     table.known_keys(&schema::VRRP, sink);
-    let interface =
-        table.require("interface", InterfaceName::ACCEPTED, sink).and_then(|value| interface(&value, sink));
+    let interface = table.require("interface", InterfaceName::ACCEPTED, sink).and_then(|value| interface(&value, sink));
     let vrid = table.require("vrid", "1 to 255", sink).and_then(|value| {
         let number = value.integer_in(1..256, "1 to 255", sink)?;
         Some((Vrid::new(number).ok()?, value.place))
