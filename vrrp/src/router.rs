@@ -76,7 +76,7 @@ enum Wait {
 struct Active {
     /// RFC 9568 Adver_Timer.
     advert_at: Instant,
-    /// Stalled: silent until `advert_at`.
+    /// Stalled: silent until `advert_at`, which a losing advert brings forward to now.
     listening: bool,
     /// Immediate answers left until the next regular advert.
     answers_left: u8,
@@ -327,15 +327,20 @@ impl Router {
             return;
         }
         let reassert = ReassertReason::LosingAdvert { from: heard.from, its: heard.priority };
+        if active.listening {
+            // What a sleeper finds in its socket may be old: it hears the rest first, then the timer answers once.
+            self.phase = Phase::Active(Active { advert_at: heard.at, reassert_owed: Some(reassert), ..active });
+            return;
+        }
         let Some(answers_left) = active.answers_left.checked_sub(1) else {
             self.counters.answers_held_back += 1;
             self.phase = Phase::Active(Active { reassert_owed: Some(reassert), ..active });
             return;
         };
-        // A resignation resets Adver_Timer, a losing advert leaves it; after a stall the silence has its answer.
-        let resets = heard.priority == Priority::RESIGN || active.listening;
-        let advert_at = if resets { heard.at + self.config.interval.duration() } else { active.advert_at };
-        self.phase = Phase::Active(Active { advert_at, answers_left, listening: false, ..active });
+        // A resignation resets Adver_Timer, a losing advert leaves it.
+        let resigned = heard.priority == Priority::RESIGN;
+        let advert_at = if resigned { heard.at + self.config.interval.duration() } else { active.advert_at };
+        self.phase = Phase::Active(Active { advert_at, answers_left, ..active });
         self.send_advert();
         self.push(Output::Reassert(reassert));
     }
@@ -375,7 +380,7 @@ impl Router {
         self.phase = Phase::Active(Active::fresh(next));
         self.send_advert();
         let stalled = active.listening.then_some(ReassertReason::Stalled);
-        if let Some(reason) = stalled.or(active.reassert_owed) {
+        if let Some(reason) = active.reassert_owed.or(stalled) {
             self.push(Output::Reassert(reason));
         }
     }

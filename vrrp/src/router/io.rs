@@ -69,8 +69,9 @@ pub enum Input<'a> {
     /// Backup only: an owner is known to live by other means than adverts; re-arm Active_Down from now.
     OwnerLives,
     /// This node stood still longer than its peers' down time: Active sends nothing for up to one interval and
-    /// listens; then goes on, and re-announces. Better advert meanwhile: Backup as usual; a losing one is answered
-    /// at once and ends the silence. Backup: listens for a whole Active_Down before it claims anything.
+    /// listens; then goes on, and re-announces. Better advert meanwhile: Backup as usual; a losing one makes the timer
+    /// due now: the caller hands over all that waits in the socket, then `Timer`, and one advert answers it all.
+    /// Backup: listens for a whole Active_Down before it claims anything.
     Stalled,
 }
 
