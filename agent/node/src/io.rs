@@ -31,6 +31,9 @@ pub enum Input<'a> {
     StepDone { step: Step, result: Result<(), StepError> },
     /// What the supervisor sees of a balancer.
     Balancer { balancer: BalancerId, state: BalancerState },
+    /// The keeper has given this VIP away in the worker's stead (resume took too long, or beats were missed): priority 0
+    /// is sent, its addresses are removed. A router that is still Active in this role epoch goes to Backup.
+    Lapsed { vip: VipId, role_epoch: u64 },
     /// How a probe ended. Late and unknown sequence numbers are ignored and counted.
     CheckDone { check: CheckId, sequence: u64, result: Result<(), CheckError> },
     /// An operator's request; answered by [`Output::Answer`] with the same token, or by several (progress).
