@@ -83,7 +83,8 @@ impl AddressSocket {
         self.mark
     }
 
-    /// Adds the address or refreshes its lifetime.
+    /// Adds the address or refreshes its lifetime. One that is there with the same prefix length but without our mark
+    /// becomes ours: whether that may be is the node's to decide, which sees it unmarked beforehand.
     ///
     /// # Errors
     /// `EEXIST` when IPv6 has the address with another prefix length (the kernel has room for one only, and it isn't
@@ -365,4 +366,104 @@ pub(super) fn parse_link(message: &Message<'_>) -> Option<LinkChange> {
     }
     let up = header.flags.contains(LinkFlags::Up) && header.flags.contains(LinkFlags::LowerUp);
     Some(LinkChange::There(Link { ifindex: header.index, name: InterfaceName::new(name?)?, up, mac, mtu }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    fn wanted(ip: impl Into<IpAddr>, prefix: u8, lifetime: Duration) -> Wanted {
+        Wanted { ifindex: 7, ip: ip.into(), prefix, lifetime }
+    }
+
+    fn encoded(wanted: &Wanted, mark: bool) -> Vec<u8> {
+        let mut out = Vec::new();
+        emit(&addition(wanted, mark), &mut out);
+        out
+    }
+
+    fn address_message(payload: &[u8]) -> Message<'_> {
+        Message { kind: RTM_NEWADDR, flags: 0, sequence: 1, payload }
+    }
+
+    #[test]
+    fn what_is_asked_for_reads_back_with_its_mark() {
+        for (one, mark) in [
+            (wanted(Ipv4Addr::new(192, 0, 2, 10), 32, Duration::from_secs(2)), true),
+            (wanted(Ipv6Addr::LOCALHOST, 128, Duration::from_secs(2)), false),
+        ] {
+            let bytes = encoded(&one, mark);
+            let expected = Address { ifindex: 7, ip: one.ip, prefix: one.prefix, marked: mark, secondary: false };
+            assert_eq!(parse_address(&address_message(&bytes)), Some((RTM_NEWADDR, expected)));
+            for cut in 0..bytes.len() {
+                let _ = parse_address(&address_message(&bytes[..cut]));
+            }
+            assert_eq!(parse_address(&Message { kind: RTM_NEWLINK, ..address_message(&bytes) }), None);
+        }
+    }
+
+    #[test]
+    fn a_lifetime_is_whole_seconds_rounded_up_and_never_none_or_for_ever() {
+        let valid = |lifetime| {
+            addition(&wanted(Ipv4Addr::LOCALHOST, 32, lifetime), true).attributes.iter().find_map(|a| match a {
+                AddressAttribute::CacheInfo(cache) => Some((cache.ifa_valid, cache.ifa_preferred)),
+                _ => None,
+            })
+        };
+        assert_eq!(valid(Duration::ZERO), Some((1, 1)));
+        assert_eq!(valid(Duration::from_millis(2000)), Some((2, 2)));
+        assert_eq!(valid(Duration::from_millis(2001)), Some((3, 3)));
+        assert_eq!(valid(Duration::MAX), Some((u32::MAX - 1, u32::MAX - 1)));
+    }
+
+    #[test]
+    fn the_other_end_of_a_point_to_point_link_is_not_our_address() {
+        let mut message = exactly(7, Ipv4Addr::new(10, 0, 0, 1).into(), 32);
+        message.attributes = vec![
+            AddressAttribute::Address(Ipv4Addr::new(10, 0, 0, 2).into()),
+            AddressAttribute::Local(Ipv4Addr::new(10, 0, 0, 1).into()),
+        ];
+        let mut bytes = Vec::new();
+        emit(&message, &mut bytes);
+        let (_, found) = parse_address(&address_message(&bytes)).expect("an address");
+        assert_eq!(found.ip, IpAddr::from(Ipv4Addr::new(10, 0, 0, 1)));
+    }
+
+    fn link_bytes(family: AddressFamily) -> Vec<u8> {
+        let flags = LinkFlags::Up | LinkFlags::LowerUp;
+        let header = LinkHeader { interface_family: family, index: 7, flags, ..LinkHeader::default() };
+        let mut bytes = vec![0; LINK_HEADER];
+        header.emit(&mut bytes);
+        let values: [(u16, &[u8]); 3] =
+            [(IFLA_IFNAME, b"eth0\0"), (IFLA_ADDRESS, &[2, 0, 0, 0, 0, 1]), (IFLA_MTU, &1500u32.to_ne_bytes())];
+        for (kind, value) in values {
+            bytes.extend_from_slice(&u16::try_from(value.len() + 4).expect("short").to_ne_bytes());
+            bytes.extend_from_slice(&kind.to_ne_bytes());
+            bytes.extend_from_slice(value);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_link_reads_with_name_mac_and_carrier_and_a_bridge_port_is_not_a_link() {
+        let bytes = link_bytes(AddressFamily::Unspec);
+        let message = Message { kind: RTM_NEWLINK, flags: 0, sequence: 0, payload: &bytes };
+        let Some(LinkChange::There(link)) = parse_link(&message) else { panic!("a link") };
+        assert_eq!((link.ifindex, link.name.as_str(), link.up, link.mtu), (7, "eth0", true, 1500));
+        assert_eq!(link.mac, [2, 0, 0, 0, 0, 1]);
+        for cut in 0..bytes.len() {
+            let _ = parse_link(&Message { payload: &bytes[..cut], ..message });
+        }
+        assert_eq!(parse_link(&Message { kind: RTM_DELLINK, ..message }), Some(LinkChange::Gone(7)));
+        let port = link_bytes(AddressFamily::Bridge);
+        assert_eq!(parse_link(&Message { kind: RTM_DELLINK, payload: &port, ..message }), None);
+    }
+
+    #[test]
+    fn an_error_names_the_object_the_reason_and_what_is_missing() {
+        let error = step_error(libc::EPERM, Some("why"), "CAP_NET_ADMIN", "add x".to_owned());
+        assert_eq!(error.what, "add x: operation not permitted (why) (missing CAP_NET_ADMIN)");
+    }
 }

@@ -4,9 +4,7 @@
 //! more than it was asked for (repetition and pacing are the node's).
 
 use super::asyncfd::AsyncDescriptor;
-use nix::sys::socket::{
-    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, getsockname, recv, send, socket,
-};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 use pnet::datalink::{self, Channel, ChannelType, DataLinkSender, NetworkInterface};
 use pnet::packet::Packet;
 use pnet::packet::arp::{ArpHardwareTypes, ArpOperation, ArpOperations, ArpPacket, MutableArpPacket};
@@ -16,7 +14,7 @@ use pnet::packet::icmpv6::{self, Icmpv6Packet, Icmpv6Types};
 use pnet::packet::ip::IpNextHeaderProtocols;
 use pnet::packet::ipv6::MutableIpv6Packet;
 use pnet::util::MacAddr;
-use std::collections::BTreeMap;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
@@ -59,13 +57,13 @@ impl Announcer {
     /// the interface has now. Never blocks; needs CAP_NET_RAW.
     ///
     /// # Errors
-    /// `ENODEV` or `ENXIO` when the interface is gone, `ENETDOWN` when it's down, `TimedOut` when the send queue is
+    /// `ENODEV` or `ENXIO` when the interface is gone, `ENETDOWN` when it's down, `ENOBUFS` when the send queue is
     /// full. The channel is opened anew at the next call.
     pub fn announce(&mut self, ifindex: u32, ip: IpAddr) -> io::Result<()> {
-        if !self.channels.contains_key(&ifindex) {
-            self.channels.insert(ifindex, Announcing::open(ifindex)?);
-        }
-        let channel = self.channels.get_mut(&ifindex).expect("just opened");
+        let channel = match self.channels.entry(ifindex) {
+            Entry::Occupied(open) => open.into_mut(),
+            Entry::Vacant(none) => none.insert(Announcing::open(ifindex)?),
+        };
         let result = channel.announce(ip);
         if result.is_err() {
             self.channels.remove(&ifindex);
@@ -116,7 +114,11 @@ impl Announcing {
             IpAddr::V4(ip) => self.sender.send_to(&arp_frame(ArpOperations::Request, mac, ip, ip), None),
             IpAddr::V6(ip) => self.sender.send_to(&neighbour_advertisement(mac, ip), None),
         };
-        sent.unwrap_or_else(|| Err(io::Error::from_raw_os_error(libc::EMSGSIZE)))
+        match sent {
+            Some(Err(e)) if e.kind() == io::ErrorKind::TimedOut => Err(io::Error::from_raw_os_error(libc::ENOBUFS)),
+            Some(result) => result,
+            None => Err(io::Error::from_raw_os_error(libc::EMSGSIZE)),
+        }
     }
 }
 
@@ -174,9 +176,16 @@ fn bind_packet(fd: &OwnedFd, ifindex: u32, protocol: i32) -> io::Result<()> {
 
 /// The link address, now, of the interface to which a packet socket is bound.
 fn link_address(socket: &OwnedFd) -> io::Result<MacAddr> {
-    let address: LinkAddr = getsockname(socket.as_raw_fd())?;
-    match address.addr() {
-        Some([a, b, c, d, e, f]) if address.halen() == 6 => Ok(MacAddr(a, b, c, d, e, f)),
+    // SAFETY: all-zero bytes are a valid sockaddr_ll, which holds integers only.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut length = libc::socklen_t::try_from(size_of::<libc::sockaddr_ll>()).expect("twenty bytes");
+    // SAFETY: the kernel writes at most `length` bytes to the live `address` and the number of bytes to `length`.
+    let rc = unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &raw mut length) };
+    if rc != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    match address.sll_addr {
+        [a, b, c, d, e, f, _, _] if address.sll_halen == 6 => Ok(MacAddr(a, b, c, d, e, f)),
         // The interface is gone (or isn't Ethernet).
         _ => Err(io::Error::from_raw_os_error(libc::ENODEV)),
     }

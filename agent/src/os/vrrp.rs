@@ -136,7 +136,7 @@ impl AsRawFd for VrrpSender {
 /// Sends a VRRP payload to the group from `source` through a socket of [`open_send`] or a duplicate. Never blocks.
 ///
 /// # Errors
-/// `EINVAL` when `source` is no address of this host, `ENETDOWN`, `ENXIO` or `ENODEV` for the interface, `EPERM` from
+/// `ENETUNREACH` (older kernels: `EINVAL`) when `source` is no address of this host, `ENETDOWN`, `ENXIO` or `ENODEV` for the interface, `EPERM` from
 /// a packet filter, `WouldBlock` or `ENOBUFS` when the queue is full.
 pub fn send(socket: BorrowedFd<'_>, ifindex: u32, source: Ipv4Addr, payload: &[u8]) -> io::Result<()> {
     let info = libc::in_pktinfo {
