@@ -14,4 +14,5 @@ mod netlink;
 pub mod pidfd;
 pub mod sched;
 pub mod timerfd;
+pub mod udp;
 pub mod vrrp;

@@ -1,27 +1,39 @@
 //! A timer with the kernel's resolution (tokio's own rounds up to whole milliseconds).
 
+use super::asyncfd::AsyncDescriptor;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 /// One monotonic timer.
 #[derive(Debug)]
 pub struct TimerFd {
-    fd: OwnedFd,
+    fd: AsyncDescriptor,
+    armed: Option<Instant>,
 }
 
 impl TimerFd {
-    /// Not armed.
+    /// Not armed. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// Out of descriptors or memory.
     pub fn new() -> io::Result<Self> {
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
-        Ok(Self { fd })
+        Ok(Self { fd: AsyncDescriptor::new(fd)?, armed: None })
     }
 
-    /// Becomes readable at `due` (at once if that's past); `None` disarms. Clears an expiry that wasn't read.
-    pub fn arm(&self, due: Option<Instant>) -> io::Result<()> {
+    /// Expires at `due` (at once if that's past); `None` disarms. Forgets a former expiry. The same time again costs
+    /// nothing.
+    ///
+    /// # Errors
+    /// None that the kernel documents for these arguments.
+    pub fn arm(&mut self, due: Option<Instant>) -> io::Result<()> {
+        if self.armed == due {
+            return Ok(());
+        }
         // Zero would disarm, so the past is one nanosecond ahead.
         let left =
             due.map_or(Duration::ZERO, |d| d.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1)));
@@ -30,19 +42,53 @@ impl TimerFd {
             tv_nsec: i64::from(left.subsec_nanos()),
         };
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: zero, it_value: value })?;
+        let setting = Itimerspec { it_interval: zero, it_value: value };
+        timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &setting)?;
+        self.armed = due;
         Ok(())
     }
-}
 
-impl AsRawFd for TimerFd {
-    fn as_raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+    /// Ready once after each expiry, which also disarms it.
+    ///
+    /// # Errors
+    /// What epoll says when the runtime ends.
+    pub fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let expired = self.fd.poll_read(cx, |fd| {
+            rustix::io::read(fd, &mut [0; 8])?;
+            Ok(())
+        });
+        if expired.is_ready() {
+            self.armed = None;
+        }
+        expired
     }
 }
 
-impl AsFd for TimerFd {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn it_expires_when_due_and_not_before() {
+        let mut timer = TimerFd::new().expect("descriptors are left");
+        let due = Instant::now() + Duration::from_millis(3);
+        timer.arm(Some(due)).expect("armed");
+        timer.arm(Some(due)).expect("the same time again");
+        tokio::time::timeout(LONG, poll_fn(|cx| timer.poll_expired(cx))).await.expect("expires").expect("no error");
+        assert!(Instant::now() >= due);
+    }
+
+    #[tokio::test]
+    async fn the_past_is_due_at_once_and_a_disarmed_one_never() {
+        let mut timer = TimerFd::new().expect("descriptors are left");
+        timer.arm(Some(Instant::now())).expect("armed");
+        tokio::time::timeout(LONG, poll_fn(|cx| timer.poll_expired(cx))).await.expect("expires").expect("no error");
+        timer.arm(Some(Instant::now() + LONG)).expect("armed");
+        timer.arm(None).expect("disarmed");
+        let waited = tokio::time::timeout(Duration::from_millis(20), poll_fn(|cx| timer.poll_expired(cx))).await;
+        assert!(waited.is_err());
     }
 }

@@ -5,11 +5,10 @@
 //! reader misses events and is told how many, nothing waits for it.
 
 use super::lateness::Snapshot;
+pub use super::record::Recorded;
 use holdfast_node::io::{Answer, Request};
-use holdfast_node::journal::Event;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
 use tokio::sync::{mpsc, watch};
 
 /// Requests that wait for the protocol thread. Full → [`Unavailable::Busy`].
@@ -37,15 +36,6 @@ pub struct Asked {
     pub request: Request,
     /// Where the answers go.
     pub reply: mpsc::Sender<Answer>,
-}
-
-/// A journal entry with the wall-clock time at which the protocol thread emitted it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Recorded {
-    /// Wall clock at emission.
-    pub wall: SystemTime,
-    /// The event.
-    pub event: Event,
 }
 
 /// Figures of the worker itself, for `status` and `/metrics`. All measured, counted since the worker's start.
@@ -188,11 +178,10 @@ impl EventStream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_node::journal::Kind;
+    use crate::run::testing::recorded;
 
     fn entry(id: u64) -> Arc<Recorded> {
-        let event = Event { id, cause: None, suppressed: 0, kind: Kind::Stopped };
-        Arc::new(Recorded { wall: SystemTime::UNIX_EPOCH, event })
+        Arc::new(recorded(id))
     }
 
     fn handle(ring: &Arc<EventRing>) -> (ApiHandle, mpsc::Receiver<Asked>) {

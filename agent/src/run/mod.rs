@@ -9,7 +9,13 @@
 //! ([`crate::reconcile`] does). It moves inputs and outputs, each over a bounded queue.
 
 pub mod api;
+mod intents;
+pub mod journal;
 pub mod lateness;
+mod record;
+mod startup;
+#[cfg(test)]
+mod testing;
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;

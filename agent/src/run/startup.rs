@@ -1,0 +1,130 @@
+//! What a worker reads before it gives its rights away: the secret key, and what the last one left on disk.
+
+use super::{intents, journal};
+use holdfast_node::config::Config;
+use holdfast_node::io::Boot;
+use holdfast_statesync::key::SecretKey;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use zeroize::Zeroizing;
+
+/// Longest key file.
+const KEY_FILE_MAX: u64 = 1024;
+/// Mode bits that a key file must not have: written by the group, read or written by everybody.
+const FORBIDDEN: u32 = 0o026;
+
+/// Everything of [`Boot`] but what the keeper tells. Notes are for the log: what could not be read and what that means.
+pub(super) fn boot(config: &Config, state_dir: &Path, notes: &mut Vec<String>) -> Result<Boot, String> {
+    let secret_key = match &config.cluster {
+        Some(cluster) => Some(secret_key(&cluster.key_file)?),
+        None => None,
+    };
+    let mut seed = [0; 32];
+    fill_random(&mut seed).map_err(|e| format!("random numbers: {e}"))?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok(Boot {
+        epoch: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
+        seed,
+        resume: Vec::new(),
+        intents: intents::load(state_dir, notes),
+        secret_key,
+        last_event_id: journal::last_id(state_dir, notes),
+    })
+}
+
+fn fill_random(mut rest: &mut [u8]) -> io::Result<()> {
+    while !rest.is_empty() {
+        match rustix::rand::getrandom(&mut *rest, rustix::rand::GetRandomFlags::empty()) {
+            Ok(n) => rest = rest.get_mut(n..).unwrap_or_default(),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Reads the key, but only from a file that nobody else can have written or (beyond the owner and group) read.
+fn secret_key(path: &Path) -> Result<SecretKey, String> {
+    let said = |e: io::Error| format!("{}: {}", path.display(), e);
+    let mut file = File::open(path).map_err(said)?;
+    // Of the open file, not of whatever the path names by now.
+    let meta = file.metadata().map_err(said)?;
+    let mode = meta.mode() & 0o7777;
+    if !meta.is_file() || meta.len() > KEY_FILE_MAX {
+        return Err(format!("{}: not a key file (holdfast keygen makes one)", path.display()));
+    }
+    if mode & FORBIDDEN != 0 {
+        return Err(format!(
+            "{}: mode {mode:04o} lets others read or change the key; chmod 0600 it (0640 is accepted)",
+            path.display()
+        ));
+    }
+    let own = rustix::process::geteuid().as_raw();
+    if meta.uid() != 0 && meta.uid() != own {
+        return Err(format!("{}: owned by user {}, neither root nor the agent's ({own})", path.display(), meta.uid()));
+    }
+    let mut text = Zeroizing::new(String::new());
+    file.by_ref().take(KEY_FILE_MAX).read_to_string(&mut text).map_err(said)?;
+    SecretKey::from_text(text.trim()).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Within the largest of these without a beat the keeper may think that we hang (DESIGN "Processes and threads").
+pub(super) fn hang_limit(config: &Config) -> Duration {
+    let shortest = config.vips.iter().map(|v| v.vrrp.interval.duration()).min().unwrap_or_default();
+    Duration::from_millis(300).max(shortest * 3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::testing::Dir;
+    use holdfast_statesync::key;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn key_file(dir: &Dir, mode: u32) -> Result<String, String> {
+        let path = dir.path("node.key");
+        fs::write(&path, format!("{}\n", key::encode_key(&[7; 32]))).expect("writable");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("ours");
+        secret_key(&path).map(|key| key.to_text().to_string())
+    }
+
+    #[test]
+    fn a_key_that_only_owner_and_group_can_read_is_taken() {
+        let dir = Dir::new();
+        for mode in [0o400, 0o600, 0o440, 0o640] {
+            assert_eq!(key_file(&dir, mode), Ok(key::encode_key(&[7; 32])), "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_others_can_read_or_change_is_refused_with_its_mode() {
+        let dir = Dir::new();
+        for mode in [0o604, 0o602, 0o620, 0o660, 0o644, 0o666] {
+            let why = key_file(&dir, mode).expect_err("refused");
+            assert!(why.contains(&format!("mode {mode:04o}")), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_file_without_a_key_and_an_absent_one_are_named() {
+        let dir = Dir::new();
+        let path = dir.path("empty.key");
+        let why = secret_key(&path).expect_err("absent");
+        assert!(why.starts_with(&path.display().to_string()), "{why}");
+        fs::write(&path, "").expect("writable");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
+        assert!(secret_key(&path).is_err());
+    }
+
+    #[test]
+    fn random_numbers_fill_the_whole_seed() {
+        let (mut a, mut b) = ([0; 32], [0; 32]);
+        fill_random(&mut a).expect("the kernel has some");
+        fill_random(&mut b).expect("the kernel has some");
+        assert_ne!(a, b);
+    }
+}
