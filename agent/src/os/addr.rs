@@ -25,7 +25,7 @@ use std::time::Duration;
 /// Our value of `IFA_PROTO`. The kernel uses 1..=3; the rest is free, and `ip address show` prints `proto 0xf4`.
 pub const MARK: u8 = 0xF4;
 
-/// Requests per datagram: a hundred acknowledgements fit the default receive buffer several times over.
+/// Requests per datagram; the answers fit the receive buffer several times over.
 pub const BATCH: usize = 100;
 
 pub(super) const RTM_NEWLINK: u16 = 16;

@@ -4,11 +4,10 @@
 //! more than it was asked for (repetition and pacing are the node's).
 
 use super::asyncfd::AsyncDescriptor;
+use holdfast_vrrp::frames::{Mac, arp_request, gratuitous_arp, parse_arp_reply};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 use pnet::datalink::{self, Channel, ChannelType, DataLinkSender, NetworkInterface};
-use pnet::packet::Packet;
-use pnet::packet::arp::{ArpHardwareTypes, ArpOperation, ArpOperations, ArpPacket, MutableArpPacket};
-use pnet::packet::ethernet::{EtherTypes, EthernetPacket, MutableEthernetPacket};
+use pnet::packet::ethernet::{EtherTypes, MutableEthernetPacket};
 use pnet::packet::icmpv6::ndp::{MutableNdpOptionPacket, MutableNeighborAdvertPacket, NdpOptionTypes};
 use pnet::packet::icmpv6::{self, Icmpv6Packet, Icmpv6Types};
 use pnet::packet::ip::IpNextHeaderProtocols;
@@ -21,8 +20,6 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
-/// Ethernet header and an ARP body for IPv4.
-const ARP_FRAME: usize = 14 + 28;
 /// Ethernet, IPv6, neighbour advertisement, target link-layer address option.
 const NA_FRAME: usize = 14 + 40 + 24 + 8;
 /// ff02::1
@@ -111,7 +108,7 @@ impl Announcing {
     fn announce(&mut self, ip: IpAddr) -> io::Result<()> {
         let mac = link_address(&self.socket)?;
         let sent = match ip {
-            IpAddr::V4(ip) => self.sender.send_to(&arp_frame(ArpOperations::Request, mac, ip, ip), None),
+            IpAddr::V4(ip) => self.sender.send_to(&gratuitous_arp(mac, ip), None),
             IpAddr::V6(ip) => self.sender.send_to(&neighbour_advertisement(mac, ip), None),
         };
         match sent {
@@ -131,7 +128,7 @@ pub async fn probe(ifindex: u32, source: Ipv4Addr, target: Ipv4Addr, tries: u8, 
     let fd = arp_socket(ifindex)?;
     let mac = link_address(&fd)?;
     let socket = AsyncDescriptor::new(fd)?;
-    let request = arp_frame(ArpOperations::Request, mac, source, target);
+    let request = arp_request(mac, source, target);
     let mut buffer = [0; 128];
     for _ in 0..tries {
         send(socket.as_raw_fd(), &request, MsgFlags::MSG_DONTWAIT)?;
@@ -175,7 +172,7 @@ fn bind_packet(fd: &OwnedFd, ifindex: u32, protocol: i32) -> io::Result<()> {
 }
 
 /// The link address, now, of the interface to which a packet socket is bound.
-fn link_address(socket: &OwnedFd) -> io::Result<MacAddr> {
+fn link_address(socket: &OwnedFd) -> io::Result<Mac> {
     // SAFETY: all-zero bytes are a valid sockaddr_ll, which holds integers only.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     let mut length = libc::socklen_t::try_from(size_of::<libc::sockaddr_ll>()).expect("twenty bytes");
@@ -185,53 +182,26 @@ fn link_address(socket: &OwnedFd) -> io::Result<MacAddr> {
         return Err(io::Error::last_os_error());
     }
     match address.sll_addr {
-        [a, b, c, d, e, f, _, _] if address.sll_halen == 6 => Ok(MacAddr(a, b, c, d, e, f)),
+        [a, b, c, d, e, f, _, _] if address.sll_halen == 6 => Ok([a, b, c, d, e, f]),
         // The interface is gone (or isn't Ethernet).
         _ => Err(io::Error::from_raw_os_error(libc::ENODEV)),
     }
 }
 
-/// An ARP request to all. With `source` = `target` it announces.
-fn arp_frame(operation: ArpOperation, mac: MacAddr, source: Ipv4Addr, target: Ipv4Addr) -> [u8; ARP_FRAME] {
-    let mut frame = [0; ARP_FRAME];
-    let mut ethernet = MutableEthernetPacket::new(&mut frame).expect("sized for it");
-    ethernet.set_destination(MacAddr::broadcast());
-    ethernet.set_source(mac);
-    ethernet.set_ethertype(EtherTypes::Arp);
-    let (_, body) = frame.split_at_mut(14);
-    let mut arp = MutableArpPacket::new(body).expect("sized for it");
-    arp.set_hardware_type(ArpHardwareTypes::Ethernet);
-    arp.set_protocol_type(EtherTypes::Ipv4);
-    arp.set_hw_addr_len(6);
-    arp.set_proto_addr_len(4);
-    arp.set_operation(operation);
-    arp.set_sender_hw_addr(mac);
-    arp.set_sender_proto_addr(source);
-    arp.set_target_proto_addr(target);
-    frame
-}
-
 /// Whether this frame is `target`'s answer to our request: a reply to us, from it, for the address that we asked from.
 /// An announcement of the target isn't one: it doesn't show that our frames get through.
-fn answers(frame: &[u8], mac: MacAddr, source: Ipv4Addr, target: Ipv4Addr) -> bool {
-    let Some(ethernet) = EthernetPacket::new(frame) else { return false };
-    if ethernet.get_ethertype() != EtherTypes::Arp {
-        return false;
-    }
-    let Some(arp) = ArpPacket::new(ethernet.payload()) else { return false };
-    arp.get_operation() == ArpOperations::Reply
-        && arp.get_sender_proto_addr() == target
-        && arp.get_target_proto_addr() == source
-        && arp.get_target_hw_addr() == mac
-        && arp.get_sender_hw_addr() != mac
+fn answers(frame: &[u8], mac: Mac, source: Ipv4Addr, target: Ipv4Addr) -> bool {
+    parse_arp_reply(frame).is_some_and(|arp| {
+        arp.answers(target) && arp.target == source && arp.target_mac == mac && arp.sender_mac != mac
+    })
 }
 
 /// RFC 9568 section 6.4.2: unsolicited, to all nodes, R and O set, with the target's link-layer address.
-fn neighbour_advertisement(mac: MacAddr, ip: Ipv6Addr) -> [u8; NA_FRAME] {
+fn neighbour_advertisement(mac: Mac, ip: Ipv6Addr) -> [u8; NA_FRAME] {
     let mut frame = [0; NA_FRAME];
     let mut ethernet = MutableEthernetPacket::new(&mut frame).expect("sized for it");
     ethernet.set_destination(MacAddr(0x33, 0x33, 0, 0, 0, 1));
-    ethernet.set_source(mac);
+    ethernet.set_source(mac.into());
     ethernet.set_ethertype(EtherTypes::Ipv6);
     let (_, packet) = frame.split_at_mut(14);
     let mut ipv6 = MutableIpv6Packet::new(packet).expect("sized for it");
@@ -245,7 +215,7 @@ fn neighbour_advertisement(mac: MacAddr, ip: Ipv6Addr) -> [u8; NA_FRAME] {
     let mut option = MutableNdpOptionPacket::new(message.split_at_mut(24).1).expect("sized for it");
     option.set_option_type(NdpOptionTypes::TargetLLAddr);
     option.set_length(1);
-    option.set_data(&mac.octets());
+    option.set_data(&mac);
     let mut advertisement = MutableNeighborAdvertPacket::new(message).expect("sized for it");
     advertisement.set_icmpv6_type(Icmpv6Types::NeighborAdvert);
     advertisement.set_flags(0b1010_0000);
@@ -259,33 +229,22 @@ fn neighbour_advertisement(mac: MacAddr, ip: Ipv6Addr) -> [u8; NA_FRAME] {
 mod tests {
     use super::*;
 
-    const MAC: MacAddr = MacAddr(2, 0, 0, 0, 0, 1);
-    const OTHER: MacAddr = MacAddr(2, 0, 0, 0, 0, 2);
-
-    #[test]
-    fn a_gratuitous_arp_is_a_broadcast_request_for_itself() {
-        let vip = Ipv4Addr::new(192, 0, 2, 10);
-        let frame = arp_frame(ArpOperations::Request, MAC, vip, vip);
-        #[rustfmt::skip]
-        let expected = [
-            0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x08, 0x06,
-            0, 1, 0x08, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 192, 0, 2, 10, 0, 0, 0, 0, 0, 0, 192, 0, 2, 10,
-        ];
-        assert_eq!(frame, expected);
-    }
+    const MAC: Mac = [2, 0, 0, 0, 0, 1];
+    const OTHER: Mac = [2, 0, 0, 0, 0, 2];
 
     #[test]
     fn only_a_reply_of_the_target_to_us_is_an_answer() {
         let (us, them) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
-        let mut reply = arp_frame(ArpOperations::Reply, OTHER, them, us);
+        let mut reply = arp_request(OTHER, them, us);
+        reply[21] = 2;
         assert!(!answers(&reply, MAC, us, them), "it must be addressed to our link address");
-        reply[14 + 18..14 + 24].copy_from_slice(&MAC.octets());
+        reply[32..38].copy_from_slice(&MAC);
         assert!(answers(&reply, MAC, us, them));
-        assert!(!answers(&reply, MAC, us, Ipv4Addr::new(10, 0, 0, 3)));
-        assert!(!answers(&arp_frame(ArpOperations::Request, OTHER, them, them), MAC, us, them));
-        for cut in 0..reply.len() {
-            assert!(!answers(&reply[..cut], MAC, us, them), "cut at {cut}");
-        }
+        assert!(!answers(&reply, MAC, us, Ipv4Addr::new(10, 0, 0, 3)), "of another");
+        assert!(!answers(&reply, MAC, Ipv4Addr::new(10, 0, 0, 9), them), "for another question");
+        assert!(!answers(&gratuitous_arp(OTHER, them), MAC, us, them), "an announcement");
+        reply[22..28].copy_from_slice(&MAC);
+        assert!(!answers(&reply, MAC, us, them), "of our own interface");
     }
 
     #[test]

@@ -21,6 +21,9 @@ pub(super) const REPLY_TIMEOUT: Duration = Duration::from_millis(200);
 /// Receive buffer. The kernel makes dump datagrams of at most 32 KiB; one more is never needed.
 pub(super) const BUFFER: usize = 64 * 1024;
 
+/// The kernel's buffer for answers, in bytes (it counts each at its size in memory, and doubles this).
+const RECEIVE_BUFFER: usize = 1 << 19;
+
 /// Bytes in front of every message.
 pub(super) const HEADER: usize = 16;
 
@@ -130,6 +133,10 @@ impl NetlinkSocket {
         let timeout = TimeVal::new(0, 200_000);
         setsockopt(&fd, sockopt::ReceiveTimeout, &timeout)?;
         setsockopt(&fd, sockopt::SendTimeout, &timeout)?;
+        // A batch's answers must fit, whatever the host's default: 100 acknowledgements and 100 addresses at 1 KiB each.
+        if setsockopt(&fd, sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
+            setsockopt(&fd, sockopt::RcvBuf, &RECEIVE_BUFFER)?;
+        }
         // Both are comforts: short acknowledgements, and the kernel's own words.
         let _ = set_option(fd.as_fd(), libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, 1);
         let _ = set_option(fd.as_fd(), libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, 1);
