@@ -116,3 +116,70 @@ fn operation(operation: ArpOperation) -> Option<Operation> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Mac = [2, 0, 0, 0, 0, 1];
+    const THEM: Mac = [2, 0, 0, 0, 0, 2];
+    const OUR_IP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+    const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
+
+    /// THEM's answer to a question of ours for the VIP, padded as a driver hands it over.
+    fn reply() -> Vec<u8> {
+        let mut frame = arp_request(THEM, VIP, OUR_IP).to_vec();
+        frame[..6].copy_from_slice(&US);
+        frame[20..22].copy_from_slice(&[0, 2]);
+        frame[32..38].copy_from_slice(&US);
+        frame.resize(60, 0);
+        frame
+    }
+
+    #[test]
+    fn a_gratuitous_arp_is_a_request_for_the_address_from_the_address() {
+        let frame = gratuitous_arp(US, VIP);
+        assert_eq!(frame.len(), 42);
+        assert_eq!(frame[..6], BROADCAST);
+        assert_eq!(frame[6..12], US);
+        let arp = parse_arp(&frame).unwrap();
+        assert_eq!(arp.operation, Operation::Request);
+        assert_eq!((arp.sender_mac, arp.sender, arp.target), (US, VIP, VIP));
+    }
+
+    #[test]
+    fn a_probe_asks_everybody_from_our_address() {
+        let arp = parse_arp(&arp_request(US, OUR_IP, VIP)).unwrap();
+        assert_eq!(
+            arp,
+            Arp { operation: Operation::Request, sender_mac: US, sender: OUR_IP, target_mac: [0; 6], target: VIP }
+        );
+        assert_eq!(parse_arp_reply(&arp_request(US, OUR_IP, VIP)), None, "a question is no answer");
+    }
+
+    #[test]
+    fn a_reply_answers_for_its_sender_only() {
+        let arp = parse_arp_reply(&reply()).unwrap();
+        assert_eq!((arp.sender_mac, arp.target_mac), (THEM, US));
+        assert!(arp.answers(VIP));
+        assert!(!arp.answers(OUR_IP));
+    }
+
+    #[test]
+    fn what_is_not_arp_for_ipv4_over_ethernet_is_nothing() {
+        // (offset, value) that spoils a good reply: ethertype, hardware, protocol, both lengths, operation.
+        for (at, value) in [(12, 0x86), (15, 6), (16, 0x86), (18, 8), (19, 16), (21, 3), (21, 0)] {
+            let mut frame = reply();
+            frame[at] = value;
+            assert_eq!(parse_arp(&frame), None, "byte {at} = {value}");
+        }
+    }
+
+    #[test]
+    fn a_frame_cut_short_anywhere_is_nothing() {
+        for length in 0..ARP_FRAME_LEN {
+            assert_eq!(parse_arp(&reply()[..length]), None, "{length} bytes");
+        }
+        assert!(parse_arp(&reply()[..ARP_FRAME_LEN]).is_some());
+    }
+}

@@ -278,3 +278,120 @@ impl<'a> Ipv4<'a> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: [u8; 4] = [10, 0, 0, 1];
+
+    /// VRID 10, priority 254, 10 cs, one address; its checksum follows from `message`.
+    const GOOD: [u8; 12] = [0x31, 10, 254, 1, 0, 10, 0, 0, 192, 0, 2, 10];
+
+    fn message(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut message = GOOD.to_vec();
+        change(&mut message);
+        if message.len() >= HEADER_LEN {
+            let checksum = checksum::of_message(&message);
+            message[6..8].copy_from_slice(&checksum);
+        }
+        message
+    }
+
+    fn packet(message: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let total = u8::try_from(IPV4_HEADER_MIN + message.len()).unwrap();
+        let mut packet = vec![0x45, 0xc0, 0, total, 0, 1, 0x40, 0, TTL, VRRP_PROTOCOL, 0, 0];
+        packet.extend(SOURCE);
+        packet.extend(MULTICAST_GROUP.octets());
+        packet.extend(message);
+        change(&mut packet);
+        packet
+    }
+
+    fn with_ip(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        packet(&message(|_| {}), change)
+    }
+
+    fn with_message(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        packet(&message(change), |_| {})
+    }
+
+    /// RFC 9568 section 7.1 and the header fields of section 5: one row or more for each refusal.
+    fn refusals() -> Vec<(&'static str, Vec<u8>, AdvertError)> {
+        use AdvertError as E;
+        vec![
+            ("nothing", vec![], E::Truncated { have: 0, need: 20 }),
+            ("half an IP header", with_ip(|p| p.truncate(19)), E::Truncated { have: 19, need: 20 }),
+            ("IPv6", with_ip(|p| p[0] = 0x65), E::IpHeader),
+            ("IHL below 5", with_ip(|p| p[0] = 0x44), E::IpHeader),
+            ("total length inside the header", with_ip(|p| p[3] = 19), E::IpHeader),
+            ("options beyond the total length", with_ip(|p| p[0] = 0x4f), E::IpHeader),
+            ("total length beyond the packet", with_ip(|p| p[3] = 33), E::Truncated { have: 32, need: 33 }),
+            ("UDP", with_ip(|p| p[9] = 17), E::Protocol(17)),
+            ("first fragment", with_ip(|p| p[6] = 0x20), E::Fragment),
+            ("last fragment", with_ip(|p| p[7] = 1), E::Fragment),
+            ("TTL 254", with_ip(|p| p[8] = 254), E::Ttl(254)),
+            ("TTL 0", with_ip(|p| p[8] = 0), E::Ttl(0)),
+            ("from nowhere", with_ip(|p| p[12..16].fill(0)), E::Source(Ipv4Addr::UNSPECIFIED)),
+            ("from a group", with_ip(|p| p[12] = 224), E::Source(Ipv4Addr::new(224, 0, 0, 1))),
+            ("from everybody", with_ip(|p| p[12..16].fill(255)), E::Source(Ipv4Addr::BROADCAST)),
+            ("no message", packet(&[], |_| {}), E::Truncated { have: 0, need: 8 }),
+            ("half a header", with_message(|m| m.truncate(7)), E::Truncated { have: 7, need: 8 }),
+            ("VRRPv2", with_message(|m| m[0] = 0x21), E::Version2),
+            ("VRRPv4", with_message(|m| m[0] = 0x41), E::Version(4)),
+            ("version 0", with_message(|m| m[0] = 0x01), E::Version(0)),
+            ("type 0", with_message(|m| m[0] = 0x30), E::Type(0)),
+            ("type 2", with_message(|m| m[0] = 0x32), E::Type(2)),
+            ("count 0", with_message(|m| m[3] = 0), E::NoAddresses),
+            ("count 2 of 1", with_message(|m| m[3] = 2), E::Truncated { have: 12, need: 16 }),
+            ("count 255 of 1", with_message(|m| m[3] = 255), E::Truncated { have: 12, need: 1028 }),
+            ("a trailer", with_message(|m| m.extend([0; 8])), E::Trailing(8)),
+            ("one bit", with_ip(|p| p[31] ^= 1), E::Checksum),
+            ("VRID 0", with_message(|m| m[1] = 0), E::Vrid),
+            ("interval 0", with_message(|m| m[5] = 0), E::Interval),
+            ("interval 0 under reserved bits", with_message(|m| m[4..6].copy_from_slice(&[0xf0, 0])), E::Interval),
+        ]
+    }
+
+    #[test]
+    fn every_malformed_packet_is_refused_by_its_own_error() {
+        for (name, packet, error) in refusals() {
+            assert_eq!(decode_packet(&packet), Err(error), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_counter_has_a_refusal_and_its_own_name() {
+        let seen: std::collections::BTreeSet<_> = refusals().iter().map(|(_, _, error)| error.counter()).collect();
+        let names: std::collections::BTreeSet<_> = AdvertError::COUNTERS.into_iter().collect();
+        assert_eq!(names.len(), AdvertError::COUNTERS.len(), "no name stands twice");
+        assert_eq!(seen, names);
+    }
+
+    #[test]
+    fn the_unchanged_packet_is_accepted() {
+        let received = decode_packet(&with_ip(|_| {})).unwrap();
+        assert_eq!((received.source, received.destination, received.ttl), (SOURCE.into(), MULTICAST_GROUP, 255));
+        assert_eq!((received.advert.vrid.get(), received.advert.priority.get()), (10, 254));
+        assert_eq!(received.advert.interval.cs(), 10);
+        assert_eq!(*received.advert.addresses, [Ipv4Addr::new(192, 0, 2, 10)]);
+    }
+
+    #[test]
+    fn the_old_checksum_is_accepted_and_told_apart() {
+        let mut message = message(|_| {});
+        // The pseudo-header by hand: 10.0.0.1 + 224.0.0.18 + 112 + 12 = 0a00+0001+e000+0012+0070+000c = ea8f.
+        let plain = u32::from(u16::from_be_bytes([message[6], message[7]]));
+        let with_pseudo = (plain + (0xffff - 0xea8f)) % 0xffff;
+        message[6..8].copy_from_slice(&u16::try_from(with_pseudo).unwrap().to_be_bytes());
+        assert_eq!(decode_packet(&packet(&message, |_| {})).unwrap().checksum, ChecksumForm::PseudoHeader);
+        // The pseudo-header is that of this packet, no other.
+        assert_eq!(decode_packet(&packet(&message, |p| p[15] = 2)), Err(AdvertError::Checksum));
+    }
+
+    #[test]
+    fn a_refusal_says_what_was_wrong() {
+        assert_eq!(AdvertError::Ttl(64).to_string(), "TTL 64, must be 255");
+        assert_eq!(AdvertError::Truncated { have: 7, need: 8 }.to_string(), "truncated: 7 bytes where 8 are needed");
+    }
+}

@@ -1,5 +1,6 @@
 //! What goes into a [`Router`](super::Router) and what comes out of it.
 
+use std::fmt;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
@@ -239,4 +240,77 @@ pub struct Counters {
     pub became_active: u64,
     /// Outputs lost because the caller didn't drain (see `OUTPUTS_MAX`): 0 with a correct caller.
     pub outputs_lost: u64,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Initialize => "Initialize",
+            Self::Backup => "Backup",
+            Self::Active => "Active",
+        })
+    }
+}
+
+/// In a few words, to stand after "Active: ".
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started => f.write_str("started"),
+            Self::StartedAsOwner => f.write_str("started as address owner"),
+            Self::Resumed => f.write_str("resumed after a worker restart"),
+            Self::DownTimer { silent: Some(silent) } => write!(f, "no advert for {silent:?}"),
+            Self::DownTimer { silent: None } => f.write_str("no advert heard"),
+            Self::PeerResigned { peer } => write!(f, "{peer} resigned"),
+            Self::Preempt { peer, its } => write!(f, "preempted {peer} with priority {its}"),
+            Self::Promoted => f.write_str("a peer handed over"),
+            Self::Outranked { by, its } => write!(f, "outranked by {by} with priority {its}"),
+            Self::Resigned => f.write_str("resigned"),
+            Self::Yielded => f.write_str("yielded to a peer's claim"),
+            Self::Stopped => f.write_str("stopped"),
+        }
+    }
+}
+
+impl fmt::Display for ReassertReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LosingAdvert { from, its } => write!(f, "{from} claimed it with priority {its}"),
+            Self::Stalled => f.write_str("this node had stood still"),
+        }
+    }
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EqualPriority { peer } => write!(f, "{peer} has our priority: only the address decides"),
+            Self::IntervalMismatch { peer, theirs } => write!(f, "{peer} has another advert interval: {theirs}"),
+            Self::AddressMismatch { peer } => write!(f, "{peer} advertises other addresses"),
+            Self::SecondOwner { peer } => write!(f, "{peer} claims to own the address too (priority 255)"),
+            Self::OwnSource => f.write_str("an advert came from our own address: looped back, or a duplicate address"),
+            Self::Refused(error) => write!(f, "an advert was refused: {error}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_read_as_words() {
+        let peer = Ipv4Addr::new(10, 0, 0, 2);
+        let its = Priority::DEFAULT;
+        let silent = Some(Duration::from_micros(301_171));
+        for (reason, words) in [
+            (Reason::DownTimer { silent }, "no advert for 301.171ms"),
+            (Reason::PeerResigned { peer }, "10.0.0.2 resigned"),
+            (Reason::Preempt { peer, its }, "preempted 10.0.0.2 with priority 100"),
+            (Reason::Outranked { by: peer, its }, "outranked by 10.0.0.2 with priority 100"),
+        ] {
+            assert_eq!(reason.to_string(), words);
+        }
+        assert_eq!(Notice::Refused(AdvertError::Ttl(64)).to_string(), "an advert was refused: TTL 64, must be 255");
+    }
 }
