@@ -1,14 +1,153 @@
-//! RFC 9568, clause by clause.
+//! RFC 9568, clause by clause: one row per rule. Each row starts a router, feeds it inputs, and looks at what the last
+//! input made it do, which state it is in, and when its timer is due (counted from the last input).
 
 mod common;
 
-use std::net::Ipv4Addr;
-
-use common::clause::*;
-use common::{advert, config, cs, host, ms, prio, time_zero, us};
-use holdfast_vrrp::router::{Notice, Reason};
+use common::{advert, config, cs, decoded, drain, host, ms, prio, time_zero, us};
+use holdfast_vrrp::router::{Notice, Reason, ReassertReason, Transition};
 use holdfast_vrrp::wire::Advert;
-use holdfast_vrrp::{Addresses, Input, Router, State};
+use holdfast_vrrp::{Addresses, Input, Output, Router, State};
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+/// Every router here is host 5, has an interval of 1 s and, unless a row says so, preempts.
+const SELF: u8 = 5;
+const LOW: u8 = 4;
+const HIGH: u8 = 6;
+
+#[derive(Clone)]
+enum In {
+    Start(u8),
+    Resume(u8),
+    Stop,
+    /// From host, priority, interval in cs.
+    Advert(u8, u8, u16),
+    AdvertOf(u8, Advert),
+    Timer,
+    Priority(u8),
+    Source(Ipv4Addr),
+    Resign,
+    Promote,
+    Yield,
+    OwnerLives,
+    Stalled,
+}
+
+#[derive(Debug, PartialEq)]
+enum Out {
+    /// An advert with this priority.
+    Sent(u8),
+    SentFrom(Ipv4Addr, u8),
+    To(State, Reason),
+    Reassert(ReassertReason),
+    Notice(Notice),
+}
+
+struct Clause {
+    section: &'static str,
+    rule: &'static str,
+    preempt: bool,
+    /// Inputs with the time of each in ms.
+    inputs: Vec<(u64, In)>,
+    outputs: Vec<Out>,
+    state: State,
+    timer: Option<Duration>,
+}
+
+fn feed(router: &mut Router, now: Instant, input: In) {
+    match input {
+        In::Start(p) => router.handle(now, Input::Start { priority: prio(p), source: host(SELF) }),
+        In::Resume(p) => router.handle(now, Input::Resume { priority: prio(p), source: host(SELF) }),
+        In::Stop => router.handle(now, Input::Stop),
+        In::Advert(from, p, interval) => {
+            router.handle(now, Input::Advert { source: host(from), advert: &advert(p, interval) });
+        }
+        In::AdvertOf(from, advert) => router.handle(now, Input::Advert { source: host(from), advert: &advert }),
+        In::Timer => router.handle(now, Input::Timer),
+        In::Priority(p) => router.handle(now, Input::Priority(prio(p))),
+        In::Source(source) => router.handle(now, Input::Source(source)),
+        In::Resign => router.handle(now, Input::Resign),
+        In::Promote => router.handle(now, Input::Promote),
+        In::Yield => router.handle(now, Input::Yield),
+        In::OwnerLives => router.handle(now, Input::OwnerLives),
+        In::Stalled => router.handle(now, Input::Stalled),
+    }
+}
+
+fn seen(output: Output) -> Out {
+    match output {
+        Output::Send { source, payload } => {
+            let priority = decoded(source, &payload).priority.get();
+            if source == host(SELF) { Out::Sent(priority) } else { Out::SentFrom(source, priority) }
+        }
+        Output::Transition(Transition { to, reason, .. }) => Out::To(to, reason),
+        Output::Reassert(reason) => Out::Reassert(reason),
+        Output::Notice(notice) => Out::Notice(notice),
+    }
+}
+
+fn check(clauses: Vec<Clause>) {
+    for clause in clauses {
+        let zero = time_zero();
+        let mut router = Router::new(config(cs(100), clause.preempt), zero);
+        let mut outputs = Vec::new();
+        let mut now = zero;
+        for (at, input) in clause.inputs {
+            now = zero + ms(at);
+            feed(&mut router, now, input);
+            outputs = drain(&mut router);
+        }
+        let outputs: Vec<Out> = outputs.into_iter().map(seen).collect();
+        let name = format!("{}: {}", clause.section, clause.rule);
+        assert_eq!(outputs, clause.outputs, "{name}: outputs");
+        assert_eq!(router.state(), clause.state, "{name}: state");
+        assert_eq!(router.poll_timeout().map(|at| at.saturating_duration_since(now)), clause.timer, "{name}: timer");
+    }
+}
+
+/// A row that preempts.
+fn clause(
+    section: &'static str,
+    rule: &'static str,
+    inputs: Vec<(u64, In)>,
+    outputs: Vec<Out>,
+    state: State,
+    timer: Option<Duration>,
+) -> Clause {
+    Clause { section, rule, preempt: true, inputs, outputs, state, timer }
+}
+
+/// A row with Preempt_Mode false.
+fn without_preempt(clause: Clause) -> Clause {
+    Clause { preempt: false, ..clause }
+}
+
+fn backup(p: u8, then: &[(u64, In)]) -> Vec<(u64, In)> {
+    [&[(0, In::Start(p))], then].concat()
+}
+
+fn active(p: u8, then: &[(u64, In)]) -> Vec<(u64, In)> {
+    [&[(0, In::Resume(p))], then].concat()
+}
+
+fn outranked(by: u8, its: u8) -> Out {
+    Out::To(State::Backup, Reason::Outranked { by: host(by), its: prio(its) })
+}
+
+fn reassert(from: u8, its: u8) -> Out {
+    Out::Reassert(ReassertReason::LosingAdvert { from: host(from), its: prio(its) })
+}
+
+fn equal(peer: u8) -> Out {
+    Out::Notice(Notice::EqualPriority { peer: host(peer) })
+}
+
+const SECOND: Option<Duration> = Some(Duration::from_secs(1));
+
+/// Active_Down_Interval at priority 100 and 1 s.
+fn down_100() -> Option<Duration> {
+    Some(us(3_609_375))
+}
 
 #[test]
 fn initialize_follows_6_4_1() {
@@ -418,5 +557,264 @@ fn reception_follows_7_1() {
             Backup,
             down_100(),
         ),
+    ]);
+}
+
+#[test]
+fn a_node_can_give_take_and_keep_the_address() {
+    use State::{Active, Backup, Initialize};
+    check(vec![
+        clause(
+            "Resign",
+            "priority 0, then Backup with a whole down time",
+            active(100, &[(400, In::Resign)]),
+            vec![Out::Sent(0), Out::To(Backup, Reason::Resigned)],
+            Backup,
+            down_100(),
+        ),
+        clause(
+            "Resign",
+            "the down time is that of the priority it has by then",
+            active(100, &[(300, In::Priority(1)), (400, In::Resign)]),
+            vec![Out::Sent(0), Out::To(Backup, Reason::Resigned)],
+            Backup,
+            Some(us(3_996_093)),
+        ),
+        clause(
+            "Resign",
+            "nobody took it: it comes back",
+            active(100, &[(0, In::Resign), (3_610, In::Timer)]),
+            vec![Out::To(Active, Reason::DownTimer { silent: None }), Out::Sent(100)],
+            Active,
+            SECOND,
+        ),
+        clause("Resign", "means nothing to a Backup", backup(100, &[(0, In::Resign)]), vec![], Backup, down_100()),
+        clause("Resign", "means nothing before Startup", vec![(0, In::Resign)], vec![], Initialize, None),
+        clause(
+            "Promote",
+            "a Backup goes Active at once",
+            backup(100, &[(5, In::Promote)]),
+            vec![Out::To(Active, Reason::Promoted), Out::Sent(100)],
+            Active,
+            SECOND,
+        ),
+        clause(
+            "Promote",
+            "means nothing to an Active",
+            active(100, &[(5, In::Promote)]),
+            vec![],
+            Active,
+            Some(ms(995)),
+        ),
+        clause("Promote", "means nothing before Startup", vec![(5, In::Promote)], vec![], Initialize, None),
+        clause(
+            "Yield",
+            "an Active becomes Backup without a word",
+            active(100, &[(5, In::Yield)]),
+            vec![Out::To(Backup, Reason::Yielded)],
+            Backup,
+            down_100(),
+        ),
+        clause(
+            "Yield",
+            "means nothing to a Backup",
+            backup(100, &[(5, In::Yield)]),
+            vec![],
+            Backup,
+            Some(us(3_604_375)),
+        ),
+        clause(
+            "OwnerLives",
+            "re-arms the whole down time",
+            backup(100, &[(3_000, In::OwnerLives)]),
+            vec![],
+            Backup,
+            down_100(),
+        ),
+        clause(
+            "OwnerLives",
+            "also after a priority 0",
+            backup(100, &[(500, In::Advert(HIGH, 0, 100)), (600, In::OwnerLives)]),
+            vec![],
+            Backup,
+            down_100(),
+        ),
+        clause(
+            "OwnerLives",
+            "means nothing to an Active",
+            active(100, &[(5, In::OwnerLives)]),
+            vec![],
+            Active,
+            Some(ms(995)),
+        ),
+    ]);
+}
+
+#[test]
+fn a_new_priority_is_told_at_once_and_moves_the_deadline() {
+    use State::{Active, Backup, Initialize};
+    check(vec![
+        clause(
+            "Priority",
+            "lowered while Active: an advert carries it at once",
+            active(254, &[(400, In::Priority(1))]),
+            vec![Out::Sent(1)],
+            Active,
+            SECOND,
+        ),
+        clause(
+            "Priority",
+            "raised while Active: likewise",
+            active(100, &[(400, In::Priority(254))]),
+            vec![Out::Sent(254)],
+            Active,
+            SECOND,
+        ),
+        clause(
+            "Priority",
+            "unchanged: nothing",
+            active(100, &[(400, In::Priority(100))]),
+            vec![],
+            Active,
+            Some(ms(600)),
+        ),
+        clause(
+            "Priority",
+            "raised in Backup: the skew shrinks, counted from what was heard",
+            backup(100, &[(500, In::Advert(HIGH, 255, 100)), (1_500, In::Priority(254))]),
+            vec![],
+            Backup,
+            Some(us(2_007_812)),
+        ),
+        clause(
+            "Priority",
+            "lowered in Backup: the skew grows",
+            backup(100, &[(500, In::Advert(HIGH, 255, 100)), (1_500, In::Priority(1))]),
+            vec![],
+            Backup,
+            Some(us(2_996_093)),
+        ),
+        clause(
+            "Priority",
+            "after a priority 0 only the skew changes",
+            backup(100, &[(500, In::Advert(HIGH, 0, 100)), (500, In::Priority(254))]),
+            vec![],
+            Backup,
+            Some(us(7_812)),
+        ),
+        clause(
+            "Priority",
+            "0 is taken as the last resort",
+            active(100, &[(400, In::Priority(0))]),
+            vec![Out::Sent(1)],
+            Active,
+            SECOND,
+        ),
+        clause("Priority", "before Startup: nothing to say", vec![(0, In::Priority(254))], vec![], Initialize, None),
+        clause(
+            "Source",
+            "the next advert comes from the new address",
+            active(100, &[(400, In::Source(host(9))), (1_000, In::Timer)]),
+            vec![Out::SentFrom(host(9), 100)],
+            Active,
+            SECOND,
+        ),
+    ]);
+}
+
+#[test]
+fn a_stalled_node_listens_before_it_claims() {
+    use State::{Active, Backup, Initialize};
+    let stalled = |then: &[(u64, In)]| active(100, &[&[(5_000, In::Stalled)], then].concat());
+    check(vec![
+        clause(
+            "Stalled",
+            "an Active is silent for one interval",
+            stalled(&[(5_000, In::Timer)]),
+            vec![],
+            Active,
+            SECOND,
+        ),
+        clause(
+            "Stalled",
+            "then goes on and announces again",
+            stalled(&[(6_000, In::Timer)]),
+            vec![Out::Sent(100), Out::Reassert(ReassertReason::Stalled)],
+            Active,
+            SECOND,
+        ),
+        clause(
+            "Stalled",
+            "and only once",
+            stalled(&[(6_000, In::Timer), (7_000, In::Timer)]),
+            vec![Out::Sent(100)],
+            Active,
+            SECOND,
+        ),
+        clause(
+            "Stalled",
+            "told twice, the silence isn't prolonged",
+            stalled(&[(5_500, In::Stalled)]),
+            vec![],
+            Active,
+            Some(ms(500)),
+        ),
+        clause(
+            "Stalled",
+            "a better advert meanwhile: Backup",
+            stalled(&[(5_100, In::Advert(LOW, 200, 100))]),
+            vec![Out::Sent(100), outranked(LOW, 200)],
+            Backup,
+            down_100(),
+        ),
+        clause(
+            "Stalled",
+            "a losing advert ends the silence: the timer is due",
+            stalled(&[(5_100, In::Advert(LOW, 99, 100))]),
+            vec![],
+            Active,
+            Some(Duration::ZERO),
+        ),
+        clause(
+            "Stalled",
+            "and the timer answers it",
+            stalled(&[(5_100, In::Advert(LOW, 99, 100)), (5_100, In::Timer)]),
+            vec![Out::Sent(100), reassert(LOW, 99)],
+            Active,
+            SECOND,
+        ),
+        clause(
+            "Stalled",
+            "unless a better one was behind it in the socket",
+            stalled(&[(5_100, In::Advert(LOW, 99, 100)), (5_100, In::Advert(LOW, 200, 100))]),
+            vec![Out::Sent(100), outranked(LOW, 200)],
+            Backup,
+            down_100(),
+        ),
+        clause(
+            "Stalled",
+            "a new priority waits for the next advert",
+            stalled(&[(5_100, In::Priority(50))]),
+            vec![],
+            Active,
+            Some(ms(900)),
+        ),
+        clause(
+            "Stalled",
+            "and is carried by it",
+            stalled(&[(5_100, In::Priority(50)), (6_000, In::Timer)]),
+            vec![Out::Sent(50), Out::Reassert(ReassertReason::Stalled)],
+            Active,
+            SECOND,
+        ),
+        clause(
+            "Stalled",
+            "a Backup listens for a whole down time",
+            backup(100, &[(9_000, In::Stalled), (9_000, In::Timer)]),
+            vec![],
+            Backup,
+            down_100(),
+        ),
+        clause("Stalled", "means nothing before Startup", vec![(0, In::Stalled)], vec![], Initialize, None),
     ]);
 }

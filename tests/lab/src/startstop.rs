@@ -1,1 +1,0 @@
-//! Starting and stopping the agent again and again: nothing may be left behind.
