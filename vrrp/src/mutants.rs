@@ -1,7 +1,7 @@
 //! Guards that a test build can switch off by name, so that the test of each guard can be seen to fail without it.
 //!
 //! Without the feature `mutants` this is `false`, and the compiler removes it. With it, a guard is off inside
-//! [`with_off`] on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
+//! `with_off` on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of this crate's guards.
 pub const NAMES: [&str; 7] = [

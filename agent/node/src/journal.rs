@@ -42,7 +42,6 @@ pub enum Severity {
 /// What happened. VIPs, peers, checks and balancers by their configured names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-#[allow(missing_docs, reason = "each variant says what its fields hold; `why` and `how` are words for people")]
 pub enum Kind {
     /// The node began its work.
     Started { node: String, epoch: u64 },
@@ -68,12 +67,8 @@ pub enum Kind {
     ClaimProbed { vip: String, peer: String, answered: bool },
     /// A peer told us that it keeps the VIP which we took: we release.
     Keep { vip: String, peer: String },
-    /// The keeper gave the VIP away in our stead: we were too slow.
-    Lapsed { vip: String },
     /// This node keeps a VIP although it can't serve it well: nobody is better.
     FailOpen { vip: String, why: String },
-    /// This node gives the VIP away although no other is known to be able to serve.
-    LastNode { vip: String, why: String },
     /// An address that we own vanished and was put back.
     AddressVanished { vip: String, address: String },
     /// An address vanishes again and again.
@@ -122,11 +117,8 @@ impl Kind {
     /// How loud this is.
     pub fn severity(&self) -> Severity {
         match self {
-            Self::FailOpen { .. } | Self::LastNode { .. } | Self::AddressFault { .. } | Self::SendFailed { .. } => {
-                Severity::Fault
-            }
+            Self::FailOpen { .. } | Self::AddressFault { .. } | Self::SendFailed { .. } => Severity::Fault,
             Self::StepFailed { .. }
-            | Self::Lapsed { .. }
             | Self::AddressVanished { .. }
             | Self::ProbeFailed { .. }
             | Self::Claimed { .. }
@@ -154,9 +146,6 @@ impl Kind {
             Self::Reasserted { vip, .. } => Some(format!("reassert {vip}")),
             Self::VrrpNotice { vip, what } => Some(format!("notice {vip} {what}")),
             Self::Claimed { vip, peer } => Some(format!("claim {vip} {peer}")),
-            Self::Link { interface, .. } => Some(format!("link {interface}")),
-            Self::SendRecovered { vip, .. } => Some(format!("sent {vip}")),
-            Self::Stalled { .. } => Some("stall".to_owned()),
             Self::TakeNow { vip, peer, taken: false, .. } => Some(format!("take {vip} {peer}")),
             _ => None,
         }

@@ -84,7 +84,8 @@ fn failed(what: String) -> CheckError {
     CheckError { what, overdue: false }
 }
 
-fn in_words(d: Duration) -> String {
+/// `200ms`, `2s`.
+pub(crate) fn in_words(d: Duration) -> String {
     if d.subsec_millis() == 0 { format!("{}s", d.as_secs()) } else { format!("{}ms", d.as_millis()) }
 }
 

@@ -37,13 +37,9 @@ const MAX_MS: u64 = 365 * 24 * 3_600_000;
 /// The shortest text that [`parse`] reads back (whole milliseconds).
 pub fn show(duration: Duration) -> String {
     let ms = duration.as_millis();
-    match ms {
-        0 => "0ms".to_owned(),
-        _ if ms % 3_600_000 == 0 => format!("{}h", ms / 3_600_000),
-        _ if ms % 60_000 == 0 => format!("{}m", ms / 60_000),
-        _ if ms % 1000 == 0 => format!("{}s", ms / 1000),
-        _ => format!("{ms}ms"),
-    }
+    let units = [(3_600_000, "h"), (60_000, "m"), (1000, "s")];
+    let whole = units.into_iter().find(|(unit, _)| ms > 0 && ms.is_multiple_of(*unit));
+    whole.map_or_else(|| format!("{ms}ms"), |(unit, name)| format!("{}{name}", ms / unit))
 }
 
 /// Long nonsense is cut, control characters are escaped.

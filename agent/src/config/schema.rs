@@ -76,25 +76,23 @@ pub(super) fn nearest<'k>(name: &str, keys: &[&'k str]) -> Option<&'k str> {
     (near.0 <= 2 && near.0 * 2 < near.1.len()).then_some(near.1)
 }
 
-/// Levenshtein distance.
+/// Edit distance in which two neighbours that changed places are one edit (optimal string alignment).
 fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        for (to, cell) in b.iter().zip(row.iter_mut().skip(1)) {
-            let cost = usize::from(from != *to);
-            let new = (diagonal + cost).min(left + 1).min(*cell + 1);
-            diagonal = *cell;
-            *cell = new;
-            left = new;
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for (i, from) in a.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, to) in b.iter().enumerate() {
+            let cost = usize::from(from != to);
+            let mut best = (rows[i][j] + cost).min(rows[i][j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && a[i - 1] == *to && *from == b[j - 1] {
+                best = best.min(rows[i - 1][j - 1] + 1);
+            }
+            row.push(best);
         }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
+        rows.push(row);
     }
-    row.last().copied().unwrap_or_default()
+    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]
@@ -110,8 +108,15 @@ mod tests {
     }
 
     #[test]
-    fn distance_counts_single_edits() {
-        for (a, b, d) in [("", "", 0), ("", "abc", 3), ("abc", "", 3), ("kitten", "sitting", 3), ("ab", "ba", 2)] {
+    fn distance_counts_single_edits_and_swaps() {
+        for (a, b, d) in [
+            ("", "", 0),
+            ("", "abc", 3),
+            ("abc", "", 3),
+            ("kitten", "sitting", 3),
+            ("ab", "ba", 1),
+            ("vird", "vrid", 1),
+        ] {
             assert_eq!(distance(a, b), d, "{a:?} {b:?}");
         }
     }

@@ -263,7 +263,7 @@ fn parse_ip_and_prefix(text: &str) -> Result<(Ipv4Addr, u8), String> {
         None => (text, None),
     };
     match ip.parse() {
-        Ok(IpAddr::V6(_)) => return Err(format!("`{}`: IPv6 is not supported by this version", shown(text))),
+        Ok(IpAddr::V6(_)) => Err(format!("`{}`: IPv6 is not supported by this version", shown(text))),
         Ok(IpAddr::V4(ip)) => {
             let Some(prefix) = prefix else { return Err(format!("`{}` has no prefix length", shown(text))) };
             let digits = !prefix.is_empty() && prefix.len() <= 2 && prefix.bytes().all(|b| b.is_ascii_digit());

@@ -1,24 +1,286 @@
-//! HTTP over the unix socket.
+//! HTTP over the unix socket, inside the worker.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /v1/status` | [`Status`](holdfast_node::status::Status) and the worker's own figures, one object |
+//! | `GET /v1/events?since=ID&follow=true` | journal entries, one object a line |
+//! | `POST /v1/drain`, `POST /v1/undrain` | progress and end, one object a line |
+//!
+//! Refuses to wait for a client: a reader that stops reading holds its own task and nothing else, and at most
+//! [`CONNECTIONS_MAX`] of them.
 
-use crate::run::api::ApiHandle;
+use super::lines::{LineSender, Lines};
+use super::wire::{AnswerLine, BODY_MAX, DrainBody, ErrorBody, EventLine, FORCE_MAX, REASON_MAX, SCHEMA, UndrainBody};
+use crate::run::api::{ApiHandle, Unavailable, WorkerFigures};
+use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::{DefaultBodyLimit, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::serve::IncomingStream;
+use axum::{Json, Router};
+use holdfast_node::io::{Answer, Request};
+use holdfast_node::status::Warning;
+use serde::Deserialize;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use tokio::net::UnixListener;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 /// Name of the socket in the runtime directory.
 pub const SOCKET: &str = "holdfast.sock";
+/// Clients at a time. Full: the next one waits in the kernel's queue.
+pub const CONNECTIONS_MAX: usize = 64;
+/// How long `GET /v1/status` waits for the protocol thread.
+const STATUS_PATIENCE: Duration = Duration::from_secs(2);
+/// How long clients have to read the last lines when the agent stops.
+const STOP_PATIENCE: Duration = Duration::from_secs(1);
+/// Group that may use the socket.
+const GROUP: &str = "holdfast";
 
 /// Makes the socket: 0660, group `holdfast` where that exists. A stale socket file is replaced, but only if nobody
 /// listens on it. Needs a tokio runtime.
 ///
 /// # Errors
 /// `AddrInUse` when somebody listens; else what the system says, with the path.
-pub fn bind(runtime_dir: &Path) -> std::io::Result<UnixListener> {
-    UnixListener::bind(runtime_dir.join(SOCKET))
+pub fn bind(runtime_dir: &Path) -> io::Result<UnixListener> {
+    let path = runtime_dir.join(SOCKET);
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+    if std::os::unix::net::UnixStream::connect(&path).is_ok() {
+        return Err(named(io::Error::new(io::ErrorKind::AddrInUse, "another agent listens here")));
+    }
+    // Under another name first: whoever sees the final name sees the final mode.
+    let fresh = runtime_dir.join(format!(".{SOCKET}.new"));
+    match std::fs::remove_file(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(named(error)),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&fresh).map_err(named)?;
+    std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o660)).map_err(named)?;
+    if let Ok(Some(group)) = nix::unistd::Group::from_name(GROUP) {
+        // Not permitted (a rootless namespace, a foreign user): the socket stays with its owner's group.
+        let _ = std::os::unix::fs::chown(&fresh, None, Some(group.gid.as_raw()));
+    }
+    std::fs::rename(&fresh, &path).map_err(named)?;
+    Ok(listener)
 }
 
-/// Answers until `stop`. A client that goes away cancels nothing that it asked for.
+/// Answers until `stop`, and a second longer so that clients can read the end. A client that goes away cancels
+/// nothing that it asked for.
 pub async fn serve(listener: UnixListener, api: ApiHandle, stop: CancellationToken) {
-    let _ = (listener, api);
-    stop.cancelled().await;
+    let state = Shared { api, stop: stop.clone() };
+    let router = Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/events", get(events))
+        .route("/v1/drain", post(drain))
+        .route("/v1/undrain", post(undrain))
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .with_state(state);
+    let listener = Limited { listener, permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
+    let service = router.into_make_service_with_connect_info::<Caller>();
+    let served = axum::serve(listener, service).with_graceful_shutdown(stop.clone().cancelled_owned());
+    tokio::select! {
+        _ = async { served.await } => {}
+        () = async { stop.cancelled().await; tokio::time::sleep(STOP_PATIENCE).await } => {}
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Shared {
+    api: ApiHandle,
+    stop: CancellationToken,
+}
+
+/// Who is on the other end, as the kernel says (SO_PEERCRED).
+#[derive(Debug, Clone)]
+struct Caller(String);
+
+impl Connected<IncomingStream<'_, Limited>> for Caller {
+    fn connect_info(stream: IncomingStream<'_, Limited>) -> Self {
+        Self(match stream.io().stream.peer_cred() {
+            Ok(cred) => match cred.pid() {
+                Some(pid) => format!("uid {} (pid {pid})", cred.uid()),
+                None => format!("uid {}", cred.uid()),
+            },
+            Err(_) => "unknown".to_owned(),
+        })
+    }
+}
+
+/// A listener that takes [`CONNECTIONS_MAX`] connections.
+struct Limited {
+    listener: UnixListener,
+    permits: Arc<Semaphore>,
+}
+
+impl axum::serve::Listener for Limited {
+    type Io = Connection;
+    type Addr = tokio::net::unix::SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        let permit = Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
+        let (stream, address) = axum::serve::Listener::accept(&mut self.listener).await;
+        (Connection { stream, _permit: permit }, address)
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.listener.local_addr()
+    }
+}
+
+/// A connection that gives its permit back when it ends.
+#[derive(Debug)]
+struct Connection {
+    stream: UnixStream,
+    _permit: OwnedSemaphorePermit,
+}
+
+super::lines::delegate_io!(Connection, stream);
+
+fn refused(code: StatusCode, error: String) -> Response {
+    (code, Json(ErrorBody { schema: SCHEMA, error })).into_response()
+}
+
+fn unavailable(error: Unavailable) -> Response {
+    refused(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+}
+
+fn lines(lines: Lines) -> Response {
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], axum::body::Body::new(lines)).into_response()
+}
+
+async fn status(State(shared): State<Shared>) -> Response {
+    let mut answers = match shared.api.request(Request::Status).await {
+        Ok(answers) => answers,
+        Err(error) => return unavailable(error),
+    };
+    let answer = tokio::time::timeout(STATUS_PATIENCE, answers.recv()).await;
+    let Ok(Some(Answer::Status(mut status))) = answer else {
+        let error = format!("the node gave no answer within {} s", STATUS_PATIENCE.as_secs());
+        return refused(StatusCode::GATEWAY_TIMEOUT, error);
+    };
+    let figures = shared.api.figures();
+    status.warnings.extend(warnings(&figures));
+    let Ok(mut value) = serde_json::to_value(&*status) else {
+        return refused(StatusCode::INTERNAL_SERVER_ERROR, "the status is not JSON".to_owned());
+    };
+    if let Some(object) = value.as_object_mut() {
+        object.insert("worker".to_owned(), worker(&figures));
+    }
+    Json(value).into_response()
+}
+
+fn worker(figures: &WorkerFigures) -> serde_json::Value {
+    let snapshot = |s: crate::run::lateness::Snapshot| serde_json::json!({ "count": s.count, "p50_us": s.p50_us, "p99_us": s.p99_us, "max_us": s.max_us });
+    serde_json::json!({
+        "timer_late": snapshot(figures.timer),
+        "advert_late": snapshot(figures.advert),
+        "dropped": figures.dropped.iter().map(|(queue, n)| ((*queue).to_owned(), (*n).into())).collect::<serde_json::Map<_, _>>(),
+        "disk_errors": figures.disk_errors,
+        "realtime": figures.not_realtime.is_none(),
+        "not_realtime": figures.not_realtime,
+    })
+}
+
+fn warnings(figures: &WorkerFigures) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    if let Some(why) = &figures.not_realtime {
+        warnings.push(Warning {
+            text: format!("adverts can be late on a busy host: {why}"),
+            remedy: "give the unit LimitRTPRIO= and a real-time budget, or keep advert intervals at 100ms and more"
+                .to_owned(),
+        });
+    }
+    if figures.disk_errors > 0 {
+        warnings.push(Warning {
+            text: format!("{} writes of the journal or the intents failed", figures.disk_errors),
+            remedy: "make the state directory writable and see that its disk isn't full".to_owned(),
+        });
+    }
+    for (queue, count) in figures.dropped.iter().filter(|(_, count)| *count > 0) {
+        warnings.push(Warning {
+            text: format!("{count} items were dropped since the queue `{queue}` was full"),
+            remedy: "the host is overloaded: see worker.timer_late in status --json".to_owned(),
+        });
+    }
+    warnings
+}
+
+#[derive(Debug, Deserialize)]
+struct EventsQuery {
+    #[serde(default)]
+    since: u64,
+    #[serde(default)]
+    follow: bool,
+}
+
+async fn events(State(shared): State<Shared>, Query(query): Query<EventsQuery>) -> Response {
+    let (sender, body) = Lines::channel();
+    let mut stream = shared.api.events(query.since, query.follow);
+    tokio::spawn(async move {
+        loop {
+            let next = tokio::select! {
+                next = stream.next() => next,
+                () = sender.closed() => None,
+                () = shared.stop.cancelled() => None,
+            };
+            let Some(recorded) = next else { break };
+            if !sender.send(&EventLine::of(&recorded)).await {
+                break;
+            }
+        }
+    });
+    lines(body)
+}
+
+async fn drain(
+    State(shared): State<Shared>,
+    ConnectInfo(Caller(who)): ConnectInfo<Caller>,
+    Json(body): Json<DrainBody>,
+) -> Response {
+    if body.reason.chars().count() > REASON_MAX || body.force.len() > FORCE_MAX {
+        let error =
+            format!("a reason has at most {REASON_MAX} characters, and at most {FORCE_MAX} interlocks are forced");
+        return refused(StatusCode::BAD_REQUEST, error);
+    }
+    let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let request = Request::Drain {
+        reason: body.reason.chars().map(|c| if c.is_control() { ' ' } else { c }).collect(),
+        who,
+        at_unix_ms: u64::try_from(wall.as_millis()).unwrap_or(u64::MAX),
+        deadline: Duration::from_millis(body.deadline_ms),
+        force: body.force,
+        dry_run: body.dry_run,
+    };
+    answered(&shared, request).await
+}
+
+async fn undrain(
+    State(shared): State<Shared>,
+    ConnectInfo(Caller(who)): ConnectInfo<Caller>,
+    Json(UndrainBody {}): Json<UndrainBody>,
+) -> Response {
+    answered(&shared, Request::Undrain { who }).await
+}
+
+/// Passes the node's answers on as they come. Nothing here ends with the client: the node has the request.
+async fn answered(shared: &Shared, request: Request) -> Response {
+    let mut answers = match shared.api.request(request).await {
+        Ok(answers) => answers,
+        Err(error) => return unavailable(error),
+    };
+    let (sender, body): (LineSender, Lines) = Lines::channel();
+    tokio::spawn(async move {
+        while let Some(answer) = answers.recv().await {
+            let Some(line) = AnswerLine::of(answer) else { continue };
+            if !sender.send(&line).await {
+                break;
+            }
+        }
+    });
+    lines(body)
 }

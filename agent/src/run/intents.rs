@@ -5,7 +5,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-const FILE: &str = "intents.json";
+/// Name of the file in the state directory.
+pub(super) const FILE: &str = "intents.json";
 
 /// What was stored; an unreadable file counts as nothing stored, and a note says so: a node that is up with a
 /// forgotten drain is better than none.

@@ -2,24 +2,54 @@
 //!
 //! | module | does |
 //! |---|---|
+//! | `startup` | what is read before rights are given away |
+//! | `protocol`, `emit` | the protocol thread: inputs, outputs |
+//! | `link`, `exec` | the line to the keeper, programs that it runs for us |
+//! | `queues` | everything between the protocol thread and the runtime |
+//! | `runtime` | checks, journal, intents, log, control API |
+//! | [`journal`], `record`, `intents` | what is on disk |
 //! | [`api`] | the handle by which the control API asks and listens |
 //! | [`lateness`] | how late the protocol thread was, as a histogram |
+//!
+//! Order at start: what a new worker needs to be Active again comes first (configuration, key, rights, the keeper's
+//! word, the protocol thread); runtime, journal and API follow while that thread already works.
 //!
 //! What this module refuses to do: decide anything ([`holdfast_node::Node`] does) and change the kernel
 //! ([`crate::reconcile`] does). It moves inputs and outputs, each over a bounded queue.
 
 pub mod api;
+mod emit;
+mod exec;
 mod intents;
 pub mod journal;
 pub mod lateness;
+mod link;
+mod protocol;
+mod queues;
 mod record;
+mod runtime;
 mod startup;
 #[cfg(test)]
 mod testing;
 
+use crate::balancer::watch;
+use crate::keeper::channel::{End, Received, WorkerEnd};
+use crate::os::{caps, inherit, sched};
+use crate::{config, ctl};
+use holdfast_node::keeper::ipc::{ToKeeper, ToWorker};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::RawFd;
-use std::path::PathBuf;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Whom a worker becomes, where that user exists.
+const USER: &str = "holdfast";
+/// How long the keeper may take to answer the first message.
+const BOOT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long VIPs may wait for a worker to resume (the keeper takes less where the interval is short).
+const RESUME_LIMIT: Duration = Duration::from_millis(200);
 
 /// How the keeper starts a worker.
 #[derive(Debug, Clone)]
@@ -34,8 +64,103 @@ pub struct WorkerOptions {
     pub ipc_fd: RawFd,
 }
 
-/// Runs the worker until the keeper says stop or vanishes. Never called but in a process of its own.
+/// Runs the worker until the keeper says stop or vanishes. Never called but in a process of its own, before that
+/// process has a second thread.
 pub fn worker(options: WorkerOptions) -> ExitCode {
-    let _ = options;
-    ExitCode::FAILURE
+    runtime::log_to_stderr();
+    match run(&options) {
+        Ok(protocol::Ended::Clean) => ExitCode::SUCCESS,
+        Ok(protocol::Ended::Late) => ExitCode::FAILURE,
+        Err(why) => {
+            tracing::error!("worker: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
+    let begun = Instant::now();
+    let mut notes = Vec::new();
+    let keeper = inherit::take(options.ipc_fd).map_err(|e| format!("keeper's socket {}: {e}", options.ipc_fd))?;
+    let mut keeper: WorkerEnd = End::new(keeper);
+    let config = config::load(&options.config).map_err(|e| e.to_string())?;
+    // The keeper answers while we go on.
+    let hello = ToKeeper::Hello { hang_limit: startup::hang_limit(&config), resume_limit: RESUME_LIMIT };
+    keeper.send(&hello, None).map_err(|e| format!("keeper: {e}"))?;
+    let mut boot = startup::boot(&config, &options.state_dir, &mut notes)?;
+    startup::prepare_state_dir(&options.state_dir, USER, &mut notes);
+    let api = bind_api(&options.runtime_dir, &mut notes);
+    let keep = caps::WORKER | sched::capabilities_needed(sched::PROTOCOL_PRIORITY);
+    let dropped = caps::drop_to(USER, keep).map_err(|e| e.to_string())?;
+    notes.extend(dropped.notes);
+    let former_end;
+    (boot.resume, former_end) = await_boot(&mut keeper)?;
+    let (watcher, lookers) = watch::pair(&config.balancers);
+    let (protocol_ends, runtime_ends) = queues::pair(boot.intents.clone());
+    let checks = config.checks.clone();
+    let setup = protocol::Setup { config, boot, keeper, watcher, ends: protocol_ends };
+    let (ended_in, ended) = tokio::sync::oneshot::channel();
+    let thread = std::thread::Builder::new().name("protocol".to_owned());
+    let thread = thread.spawn(move || {
+        // Err: the runtime ended first; then nobody waits for this.
+        let _ = ended_in.send(protocol::run(setup));
+    });
+    thread.map_err(|e| format!("protocol thread: {e}"))?;
+    let took = begun.elapsed();
+    if !former_end.is_empty() {
+        tracing::warn!("the former worker ended: {former_end}");
+    }
+    notes.iter().for_each(|note| tracing::warn!("{note}"));
+    tracing::info!(
+        uid = dropped.uid,
+        gid = dropped.gid,
+        capabilities = %caps::names(dropped.kept),
+        "worker started in {} ms",
+        took.as_millis()
+    );
+    runtime::run(runtime::Setup {
+        state_dir: options.state_dir.clone(),
+        checks,
+        lookers,
+        ends: runtime_ends,
+        api,
+        ended,
+    })
+}
+
+/// While we still may write to the runtime directory. A worker without its API still keeps the address up.
+fn bind_api(runtime_dir: &Path, notes: &mut Vec<String>) -> Option<UnixListener> {
+    let bound = || -> std::io::Result<UnixListener> {
+        std::fs::create_dir_all(runtime_dir)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let _inside = runtime.enter();
+        ctl::server::bind(runtime_dir)?.into_std()
+    };
+    bound().map_err(|e| notes.push(format!("control socket: {e}; `holdfast status` can't reach this agent"))).ok()
+}
+
+/// Waits for the answer to our first message: what to resume, and how the former worker ended.
+fn await_boot(keeper: &mut WorkerEnd) -> Result<(Vec<(String, u64)>, String), String> {
+    let limit = Instant::now() + BOOT_PATIENCE;
+    loop {
+        match keeper.receive().map_err(|e| format!("keeper: {e}"))? {
+            Received::Message(ToWorker::Boot { resume, former_end, .. }, _) => return Ok((resume, former_end)),
+            Received::Message(ToWorker::Stop { .. }, _) => return Err("told to stop before the start".to_owned()),
+            // Nothing else has a meaning before the answer.
+            Received::Message(..) => {}
+            Received::Closed => return Err("the keeper is gone".to_owned()),
+            Received::Empty => {
+                let left = limit.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(format!("the keeper didn't answer within {} s", BOOT_PATIENCE.as_secs()));
+                }
+                let timeout = Timespec {
+                    tv_sec: i64::try_from(left.as_secs()).unwrap_or(1),
+                    tv_nsec: i64::from(left.subsec_nanos()),
+                };
+                // Interrupted or not: the socket is asked again.
+                let _ = poll(&mut [PollFd::new(keeper, PollFlags::IN)], Some(&timeout));
+            }
+        }
+    }
 }

@@ -16,6 +16,7 @@ pub struct Recorded {
 
 #[derive(Serialize)]
 struct Written<'a> {
+    schema: u32,
     time: String,
     severity: Severity,
     #[serde(flatten)]
@@ -38,7 +39,7 @@ impl Recorded {
 
     /// One line, without its end.
     pub fn to_json(&self) -> String {
-        let line = Written { time: self.time(), severity: self.event.kind.severity(), event: &self.event };
+        let line = Written { schema: 1, time: self.time(), severity: self.event.kind.severity(), event: &self.event };
         serde_json::to_string(&line).expect("an event has only string keys, numbers and text")
     }
 
@@ -60,7 +61,7 @@ mod tests {
         let line = recorded(7).to_json();
         assert_eq!(
             line,
-            "{\"time\":\"2026-11-29T21:37:02.000008Z\",\"severity\":\"warning\",\"id\":7,\"cause\":6,\
+            "{\"schema\":1,\"time\":\"2026-11-29T21:37:02.000008Z\",\"severity\":\"warning\",\"id\":7,\"cause\":6,\
              \"event\":\"check_state\",\"check\":\"web\",\"passed\":false,\"why\":\"status 503\"}"
         );
     }

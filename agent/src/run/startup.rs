@@ -4,9 +4,9 @@ use super::{intents, journal};
 use holdfast_node::config::Config;
 use holdfast_node::io::Boot;
 use holdfast_statesync::key::SecretKey;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, lchown};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use zeroize::Zeroizing;
@@ -71,7 +71,40 @@ fn secret_key(path: &Path) -> Result<SecretKey, String> {
     SecretKey::from_text(text.trim()).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Within the largest of these without a beat the keeper may think that we hang (DESIGN "Processes and threads").
+/// Makes the state directory, and gives it and what a former agent left in it to the user that the worker becomes.
+/// The worker goes on without: then the journal says that it can't write.
+pub(super) fn prepare_state_dir(dir: &Path, user: &str, notes: &mut Vec<String>) {
+    let prepare = || -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o750).create(dir)?;
+        let Ok(Some(user)) = nix::unistd::User::from_name(user) else { return Ok(()) };
+        if !rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        give(dir, &user)?;
+        for name in [journal::FILE, journal::OLD_FILE, intents::FILE] {
+            match give(&dir.join(name), &user) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(())
+    };
+    if let Err(e) = prepare() {
+        notes.push(format!("{}: {e}; journal and drains may not outlive this agent", dir.display()));
+    }
+}
+
+/// Only what root has: another owner was chosen by somebody. Never through a symbolic link, which the user could have
+/// put there.
+fn give(path: &Path, user: &nix::unistd::User) -> io::Result<()> {
+    let meta = fs::symlink_metadata(path)?;
+    if meta.uid() == 0 && !meta.is_symlink() {
+        lchown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))?;
+    }
+    Ok(())
+}
+
+/// Without a beat for this long the worker counts as hung (DESIGN "Processes and threads").
 pub(super) fn hang_limit(config: &Config) -> Duration {
     let shortest = config.vips.iter().map(|v| v.vrrp.interval.duration()).min().unwrap_or_default();
     Duration::from_millis(300).max(shortest * 3)
@@ -82,7 +115,6 @@ mod tests {
     use super::*;
     use crate::run::testing::Dir;
     use holdfast_statesync::key;
-    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     fn key_file(dir: &Dir, mode: u32) -> Result<String, String> {
@@ -118,6 +150,21 @@ mod tests {
         fs::write(&path, "").expect("writable");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
         assert!(secret_key(&path).is_err());
+    }
+
+    #[test]
+    fn the_state_directory_is_made_with_its_parents_and_closed_to_others() {
+        let dir = Dir::new();
+        let state = dir.path("var/lib");
+        let mut notes = Vec::new();
+        prepare_state_dir(&state, "root", &mut notes);
+        prepare_state_dir(&state, "root", &mut notes);
+        assert_eq!(notes, Vec::<String>::new());
+        assert_eq!(fs::metadata(&state).expect("made").mode() & 0o777, 0o750);
+        let file = dir.path("file");
+        fs::write(&file, "").expect("writable");
+        prepare_state_dir(&file.join("below"), "root", &mut notes);
+        assert_eq!(notes.len(), 1, "{notes:?}");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Builders and a virtual segment with a virtual clock, shared by the tests.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub(crate) mod clause;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -12,7 +14,7 @@ use holdfast_vrrp::{Addresses, AdvertInterval, Input, Output, Priority, Router, 
 pub(crate) const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
 
 /// Where virtual time starts. Any instant will do; only differences are ever looked at.
-#[allow(clippy::disallowed_methods, reason = "an Instant can't be made from nothing")]
+#[expect(clippy::disallowed_methods, reason = "an Instant can't be made from nothing")]
 pub(crate) fn time_zero() -> Instant {
     Instant::now()
 }
@@ -143,7 +145,11 @@ impl Lan {
 
     /// Adds a router and starts it now.
     pub(crate) fn node(self, priority: u8, interval: AdvertInterval) -> Self {
-        let mut lan = self.router(config(interval, true));
+        self.started(priority, config(interval, true))
+    }
+
+    pub(crate) fn started(self, priority: u8, config: RouterConfig) -> Self {
+        let mut lan = self.router(config);
         lan.start(lan.nodes.len() - 1, priority);
         lan
     }

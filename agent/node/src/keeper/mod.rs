@@ -1,3 +1,550 @@
 //! The keeper's machine and the messages between keeper and worker.
+//!
+//! The keeper outlives the worker: it starts it, hears its beats, undoes its work when it can't, and runs what must
+//! not die with it (balancers) or must not have its rights (exec checks, hooks). [`Keeper`] decides all of that
+//! without doing any of it: `handle`, then drain `poll_output`, then wait until `poll_timeout`.
+//!
+//! What happens when something dies (VRRP):
+//!
+//! | what | the keeper |
+//! |---|---|
+//! | worker crashes | starts the next one at once (then with back-off); Active VIPs wait min(200 ms, 2 × interval) for it to say `Owner` again, else priority 0 and the addresses go |
+//! | worker hangs (no beat for max(300 ms, its limit), the keeper being on time) | SIGKILL, priority 0 and the addresses go at once; the next worker has nothing to resume |
+//! | balancer dies while no worker lives | priority 0 and the addresses go at once |
+//! | balancer dies, worker alive | tells the worker; starts the balancer again with back-off |
+//! | keeper is killed | the worker leaves in order; the next keeper waits for that, and adopts the balancers |
+//! | keeper is told to stop | the worker leaves in order within the deadline, then what is left is undone, then the balancers stop |
+//!
+//! What this module refuses to do: know which process or socket is behind a name, and retry what nobody reported.
 
+mod backoff;
+mod balancers;
+mod execs;
 pub mod ipc;
+pub mod mutants;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;
+mod types;
+mod vips;
+
+pub use types::{
+    Child, Event, Found, Input, KillReason, Ledger, LedgerBalancer, Notify, Options, Output, Process, UndoReason,
+};
+
+use backoff::Backoff;
+use balancers::Balancers;
+use execs::Execs;
+use ipc::{ToKeeper, ToWorker};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+use vips::Vips;
+
+/// Less silence than this is never a hang.
+const HANG_MIN: Duration = Duration::from_millis(300);
+/// A worker that hears nothing of its own for longer is hung whatever it claims.
+const HANG_MAX: Duration = Duration::from_secs(60);
+/// From start to Hello.
+const START_LIMIT: Duration = Duration::from_secs(10);
+/// From Stopped, or from the end of the stop deadline, to the exit.
+const LEAVE_LIMIT: Duration = Duration::from_secs(1);
+/// From the end of its socket to the exit of a worker that dies: the kernel closes the one a little before the other.
+const EXIT_LIMIT: Duration = Duration::from_millis(100);
+/// A former keeper's worker leaves in order by itself; then it is killed.
+const FORMER_LIMIT: Duration = Duration::from_secs(5);
+/// A killed worker that the kernel can't end keeps us from stopping for no longer than this.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+/// All that follows the worker's end when we stop: undo, balancers (2 × 5 s), programs.
+const FINISH_LIMIT: Duration = Duration::from_secs(20);
+/// While a worker lives the keeper wakes at least this often, so that its own lateness is seen.
+const TICK: Duration = Duration::from_millis(50);
+/// Later than this is not on time.
+const LATE: Duration = Duration::from_millis(20);
+/// Worth an event.
+const LATE_EVENT: Duration = Duration::from_millis(100);
+/// After the first Hello every balancer of the configuration has been asked for.
+const CLAIM_LIMIT: Duration = Duration::from_secs(10);
+
+/// See the module.
+#[derive(Debug)]
+pub struct Keeper {
+    options: Options,
+    out: Out,
+    worker: Worker,
+    vips: Vips,
+    balancers: Balancers,
+    execs: Execs,
+    backoff: Backoff,
+    /// Workers that ended unasked, and how the last one did.
+    crashed: u32,
+    former_end: String,
+    hang_limit: Duration,
+    resume_limit: Duration,
+    /// The first Hello was heard.
+    ready: bool,
+    unclaimed_at: Option<Instant>,
+    stopping: Option<Stopping>,
+    /// When `handle` ran last.
+    last: Instant,
+    /// As it was last put out; `None`: never, whatever a former keeper left is still there.
+    ledger: Option<Ledger>,
+    exited: bool,
+}
+
+#[derive(Debug)]
+enum Worker {
+    /// A former keeper's worker still leaves.
+    Former { process: Process, kill_at: Option<Instant> },
+    /// The next one starts at that time.
+    Waiting { at: Instant },
+    /// The caller is starting it.
+    Spawning,
+    /// It lives.
+    Running(Running),
+    /// It was killed and is not gone yet.
+    Dying { process: Process, since: Instant, killed_at: Instant, why: KillReason },
+    /// We stop, and it is gone.
+    Gone,
+}
+
+#[derive(Debug)]
+struct Running {
+    process: Process,
+    since: Instant,
+    /// When it last said something.
+    beat_at: Instant,
+    hello: bool,
+    /// It said Stopped then.
+    done: Option<Instant>,
+    /// Its end of the socket pair was closed then: it is about to exit, or lost its mind.
+    closed: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Stopping {
+    worker_until: Instant,
+    /// Set when the worker is gone.
+    finish_until: Option<Instant>,
+}
+
+/// The queue of outputs. Bounded by what one input can cause: the machine's tables are.
+#[derive(Debug, Default)]
+struct Out(VecDeque<Output>);
+
+impl Out {
+    fn push(&mut self, output: Output) {
+        self.0.push_back(output);
+    }
+
+    fn extend(&mut self, outputs: impl IntoIterator<Item = Output>) {
+        self.0.extend(outputs);
+    }
+
+    fn event(&mut self, event: Event) {
+        self.push(Output::Event(event));
+    }
+}
+
+impl Keeper {
+    /// A keeper that begins with what a former one left. There are outputs at once.
+    pub fn new(now: Instant, options: Options, found: Found) -> Self {
+        let mut out = Out::default();
+        let balancers = Balancers::adopt(now, found.balancers, &mut out);
+        let mut worker = Worker::Waiting { at: now };
+        if let Some((process, start_time)) = found.worker
+            && start_time == Some(process.start_time)
+        {
+            out.push(Output::WatchFormerWorker(process));
+            worker = Worker::Former { process, kill_at: Some(now + FORMER_LIMIT) };
+        }
+        let backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5), Duration::from_secs(60));
+        let mut keeper = Self {
+            options,
+            out,
+            worker,
+            vips: Vips::default(),
+            balancers,
+            execs: Execs::default(),
+            backoff,
+            crashed: 0,
+            former_end: String::new(),
+            hang_limit: HANG_MIN,
+            resume_limit: Duration::MAX,
+            ready: false,
+            unclaimed_at: None,
+            stopping: None,
+            last: now,
+            ledger: None,
+            exited: false,
+        };
+        keeper.turn(now);
+        keeper
+    }
+
+    /// Takes one input. Drain [`Self::poll_output`] afterwards.
+    pub fn handle(&mut self, now: Instant, input: Input) {
+        if self.exited {
+            return;
+        }
+        self.observe_lateness(now);
+        self.last = now;
+        match input {
+            Input::Timer => {}
+            Input::WorkerSpawned(process) => self.worker_spawned(now, process),
+            Input::WorkerNotSpawned { why } => self.worker_not_spawned(now, why),
+            Input::Worker(message) => self.hear(now, message),
+            Input::WorkerClosed => self.worker_closed(now),
+            Input::WorkerStuck => self.worker_stuck(now),
+            Input::WorkerExited { what } => self.worker_exited(now, what),
+            Input::FormerWorkerExited => {
+                if let Worker::Former { .. } = self.worker {
+                    self.worker = Worker::Waiting { at: now };
+                }
+            }
+            Input::BalancerSpawned { name, process } => {
+                self.balancers.spawned(now, &name, process, &mut self.out);
+                // Known to a later keeper before it can open a port.
+                self.sync_ledger();
+                Balancers::release(&name, &mut self.out);
+            }
+            Input::BalancerNotSpawned { name, why } => self.balancer_ended(now, &name, format!("can't start: {why}")),
+            Input::BalancerExited { name, what } => self.balancer_ended(now, &name, what),
+            Input::ExecExited { id, result, output } => self.execs.exited(id, result, output, &mut self.out),
+            Input::Removed { address, result } => self.vips.removed(now, address, result, &mut self.out),
+            Input::Terminate => self.terminate(now),
+            Input::Reload => self.tell(ToWorker::Reload),
+        }
+        self.turn(now);
+    }
+
+    /// The next thing to do, in order.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        loop {
+            let output = self.out.0.pop_front()?;
+            // Balancers and programs report whether somebody listens or not.
+            if matches!(output, Output::SendToWorker(_)) && !self.is_booted() {
+                continue;
+            }
+            return Some(output);
+        }
+    }
+
+    /// When to hand in [`Input::Timer`] at the latest; `None`: nothing armed.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.exited {
+            return None;
+        }
+        let worker = match &self.worker {
+            Worker::Former { kill_at, .. } => *kill_at,
+            Worker::Waiting { at } => Some(*at),
+            Worker::Running(running) => {
+                Some(self.limit(running).map_or(self.last + TICK, |at| at.min(self.last + TICK)))
+            }
+            Worker::Dying { killed_at, .. } => self.stopping.as_ref().map(|_| *killed_at + KILL_LIMIT),
+            Worker::Spawning | Worker::Gone => None,
+        };
+        let stopping = self.stopping.as_ref().and_then(|stopping| match self.worker {
+            Worker::Gone => stopping.finish_until,
+            Worker::Running(_) => Some(stopping.worker_until),
+            _ => None,
+        });
+        let rest = [self.vips.poll_timeout(), self.balancers.poll_timeout(), self.execs.poll_timeout()];
+        rest.into_iter().chain([worker, stopping, self.unclaimed_at]).flatten().min()
+    }
+
+    /// When the worker's silence becomes a reason to kill it.
+    fn limit(&self, running: &Running) -> Option<Instant> {
+        match running {
+            Running { done: Some(done), .. } => Some(*done + LEAVE_LIMIT),
+            Running { closed: Some(closed), .. } => Some(*closed + EXIT_LIMIT),
+            Running { hello: false, since, .. } => Some(*since + START_LIMIT),
+            Running { beat_at, .. } if !mutants::off("keeper-hang") => Some(*beat_at + self.hang_limit),
+            Running { .. } => None,
+        }
+    }
+
+    fn is_booted(&self) -> bool {
+        matches!(self.worker, Worker::Running(Running { hello: true, closed: None, .. }))
+    }
+
+    fn tell(&mut self, message: ToWorker) {
+        if self.is_booted() {
+            self.out.push(Output::SendToWorker(message));
+        }
+    }
+
+    /// Silence that passed while the keeper itself didn't run doesn't count: what stopped us may have stopped both.
+    fn observe_lateness(&mut self, now: Instant) {
+        let late = self.poll_timeout().map_or(Duration::ZERO, |due| now.saturating_duration_since(due));
+        if late <= LATE {
+            return;
+        }
+        if let Worker::Running(running) = &mut self.worker {
+            running.beat_at = (running.beat_at + late).min(now);
+        }
+        if late >= LATE_EVENT {
+            self.out.event(Event::Late { by: late });
+        }
+    }
+
+    /// Everything that is due by now.
+    fn turn(&mut self, now: Instant) {
+        self.supervise(now);
+        for (vip, role_epoch) in self.vips.lapse(now, &mut self.out) {
+            self.tell(ToWorker::Lapsed { vip, role_epoch });
+        }
+        self.vips.retry(now, &mut self.out);
+        self.balancers.timer(now, &mut self.out);
+        self.execs.timer(now, &mut self.out);
+        if self.unclaimed_at.is_some_and(|at| at <= now) {
+            self.unclaimed_at = None;
+            self.balancers.report_unclaimed(&mut self.out);
+        }
+        if self.stopping.is_some() {
+            self.progress_stop(now);
+        } else if matches!(self.worker, Worker::Waiting { at } if at <= now) {
+            self.worker = Worker::Spawning;
+            self.out.push(Output::SpawnWorker);
+        }
+        self.sync_ledger();
+    }
+
+    fn supervise(&mut self, now: Instant) {
+        match &mut self.worker {
+            Worker::Former { kill_at, .. } if kill_at.is_some_and(|at| at <= now) => {
+                *kill_at = None;
+                self.out.push(Output::KillFormerWorker);
+            }
+            Worker::Running(_) => {
+                let Worker::Running(running) = &self.worker else { return };
+                if self.limit(running).is_none_or(|limit| limit > now) {
+                    return;
+                }
+                match running {
+                    // It said it was done: only its process is late.
+                    Running { done: Some(_), .. } | Running { closed: Some(_), .. } => {
+                        self.kill(now, KillReason::Closed)
+                    }
+                    Running { hello: false, .. } => self.kill(now, KillReason::Silent),
+                    Running { beat_at, .. } => {
+                        let silent = now.saturating_duration_since(*beat_at);
+                        self.kill(now, KillReason::Hung(silent));
+                        self.vips.undo_all(UndoReason::Hung, &mut self.out);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn worker_spawned(&mut self, now: Instant, process: Process) {
+        let Worker::Spawning = self.worker else { return };
+        self.worker =
+            Worker::Running(Running { process, since: now, beat_at: now, hello: false, done: None, closed: None });
+        self.out.event(Event::WorkerStarted { pid: process.pid });
+        if self.stopping.is_some() {
+            self.kill(now, KillReason::Stopping);
+        } else {
+            self.sync_ledger();
+            self.out.push(Output::Release(Child::Worker));
+        }
+    }
+
+    fn worker_not_spawned(&mut self, now: Instant, why: String) {
+        let Worker::Spawning = self.worker else { return };
+        let retry_in = self.backoff.ended(Duration::ZERO);
+        self.worker = Worker::Waiting { at: now + retry_in };
+        self.out.event(Event::WorkerNotStarted { why, retry_in });
+    }
+
+    fn hear(&mut self, now: Instant, message: ToKeeper) {
+        let running = match (&mut self.worker, message) {
+            (Worker::Running(running), message) => {
+                running.beat_at = now;
+                (running, message)
+            }
+            // Its last words, sent before it was killed.
+            (Worker::Dying { .. }, ToKeeper::Owner(record)) => return self.vips.remove_late(&record, &mut self.out),
+            _ => return,
+        };
+        match running {
+            (running, ToKeeper::Hello { hang_limit, resume_limit }) => {
+                let first = !std::mem::replace(&mut running.hello, true);
+                self.hang_limit = hang_limit.clamp(HANG_MIN, HANG_MAX);
+                self.resume_limit = resume_limit;
+                if first {
+                    self.boot(now);
+                }
+            }
+            (_, ToKeeper::Beat) => {}
+            (_, ToKeeper::Owner(record)) => self.vips.replace(record, &mut self.out),
+            (running, ToKeeper::Stopped) => running.done = Some(now),
+            (_, ToKeeper::StopBalancer { name }) => self.balancers.stop(now, &name, &mut self.out),
+            (_, ToKeeper::StartBalancer { name, argv, soft_stop }) => {
+                if self.stopping.is_none() {
+                    self.balancers.start(now, name, argv, soft_stop, &mut self.out);
+                }
+            }
+            (_, ToKeeper::Exec { token, argv, environment, timeout }) => {
+                self.execs.start(now, token, argv, environment, timeout, &mut self.out);
+            }
+        }
+    }
+
+    fn boot(&mut self, now: Instant) {
+        let resume = self.vips.held();
+        let former_end = self.former_end.clone();
+        self.tell(ToWorker::Boot { resume, crashed_before: self.crashed, former_end });
+        if !std::mem::replace(&mut self.ready, true) {
+            self.out.push(Output::Notify(Notify::Ready));
+            self.unclaimed_at = Some(now + CLAIM_LIMIT);
+        }
+        let status = match self.crashed {
+            0 => "running".to_owned(),
+            n => format!("running; {n} workers ended unasked, the last one: {}", self.former_end),
+        };
+        self.out.push(Output::Notify(Notify::Status(status)));
+        if let Some(Stopping { worker_until, .. }) = self.stopping {
+            self.tell(ToWorker::Stop { deadline: worker_until.saturating_duration_since(now) });
+        }
+    }
+
+    /// SIGKILL first: what is undone afterwards must not be done again by a worker that wakes up.
+    fn kill(&mut self, now: Instant, why: KillReason) {
+        let Worker::Running(Running { process, since, .. }) = self.worker else { return };
+        self.worker = Worker::Dying { process, since, killed_at: now, why };
+        self.vips.dying = true;
+        self.out.push(Output::KillWorker);
+        self.out.event(Event::WorkerKilled { why });
+    }
+
+    fn worker_closed(&mut self, now: Instant) {
+        let Worker::Running(running) = &mut self.worker else { return };
+        if running.done.is_some() || running.closed.is_some() {
+            return;
+        }
+        running.closed = Some(now);
+        self.vips.dying = true;
+        self.hold(now);
+    }
+
+    fn worker_stuck(&mut self, now: Instant) {
+        let Worker::Running(_) = self.worker else { return };
+        self.kill(now, KillReason::Stuck);
+        self.vips.undo_all(UndoReason::Hung, &mut self.out);
+    }
+
+    fn hold(&mut self, now: Instant) {
+        self.vips.hold(now, self.resume_limit, |name| self.balancers.runs(name), &mut self.out);
+    }
+
+    fn worker_exited(&mut self, now: Instant, what: String) {
+        let (since, what) = match &self.worker {
+            Worker::Running(Running { since, done: Some(_), .. }) => {
+                let since = *since;
+                self.vips.undo_all(UndoReason::Left, &mut self.out);
+                (since, format!("left by itself, {what}"))
+            }
+            Worker::Running(Running { since, .. }) => {
+                let since = *since;
+                self.hold(now);
+                (since, what)
+            }
+            Worker::Dying { since, why, .. } => {
+                let (since, what) = (*since, describe(*why, &what));
+                // Only one that was killed for its silence before Hello can have left something.
+                self.hold(now);
+                (since, what)
+            }
+            _ => return,
+        };
+        self.vips.confirm(&mut self.out);
+        self.execs.orphan();
+        if self.stopping.is_some() {
+            self.worker = Worker::Gone;
+            return;
+        }
+        let lived = now.saturating_duration_since(since);
+        let restart_in = self.backoff.ended(lived);
+        self.worker = Worker::Waiting { at: now + restart_in };
+        self.crashed = self.crashed.saturating_add(1);
+        self.out.push(Output::Notify(Notify::Status(format!("no worker: {what}"))));
+        self.former_end.clone_from(&what);
+        self.out.event(Event::WorkerEnded { what, lived, restart_in });
+    }
+
+    fn balancer_ended(&mut self, now: Instant, name: &str, what: String) {
+        if self.balancers.ended(now, name, what, &mut self.out) {
+            self.vips.balancer_ended(name, &mut self.out);
+        }
+    }
+
+    fn terminate(&mut self, now: Instant) {
+        if self.stopping.is_some() {
+            return;
+        }
+        let deadline = self.options.stop_deadline;
+        self.stopping = Some(Stopping { worker_until: now + deadline + LEAVE_LIMIT, finish_until: None });
+        self.out.event(Event::Stopping);
+        self.out.push(Output::Notify(Notify::Stopping));
+        match &self.worker {
+            Worker::Running(Running { closed: Some(_), .. }) => {}
+            Worker::Running(Running { hello: true, .. }) => self.tell(ToWorker::Stop { deadline }),
+            // It has not been told what to resume: nothing is its own yet.
+            Worker::Running(_) => self.kill(now, KillReason::Stopping),
+            Worker::Waiting { .. } => self.worker = Worker::Gone,
+            Worker::Former { .. } | Worker::Spawning | Worker::Dying { .. } | Worker::Gone => {}
+        }
+    }
+
+    fn progress_stop(&mut self, now: Instant) {
+        let Some(Stopping { worker_until, .. }) = self.stopping else { return };
+        match self.worker {
+            Worker::Running(_) if worker_until <= now => self.kill(now, KillReason::StopDeadline),
+            Worker::Dying { killed_at, .. } if killed_at + KILL_LIMIT <= now => {
+                self.worker = Worker::Gone;
+                self.vips.confirm(&mut self.out);
+            }
+            // The former keeper's worker left while we stop, or a start failed.
+            Worker::Waiting { .. } => self.worker = Worker::Gone,
+            _ => {}
+        }
+        let Worker::Gone = self.worker else { return };
+        let Some(Stopping { finish_until, .. }) = &mut self.stopping else { return };
+        let finish_until = *finish_until.get_or_insert(now + FINISH_LIMIT);
+        self.vips.undo_all(UndoReason::Stopping, &mut self.out);
+        self.balancers.stop_all(now, &mut self.out);
+        self.execs.stop_all(now, &mut self.out);
+        let clean = self.vips.is_clean() && self.balancers.is_empty() && self.execs.is_empty();
+        if clean || finish_until <= now {
+            self.sync_ledger();
+            self.out.push(Output::Exit(u8::from(!clean)));
+            self.exited = true;
+        }
+    }
+
+    fn sync_ledger(&mut self) {
+        let worker = match &self.worker {
+            Worker::Former { process, .. } | Worker::Dying { process, .. } => Some(*process),
+            Worker::Running(running) => Some(running.process),
+            Worker::Waiting { .. } | Worker::Spawning | Worker::Gone => None,
+        };
+        let ledger = Ledger { worker, balancers: self.balancers.ledger() };
+        if self.ledger.as_ref() != Some(&ledger) {
+            self.ledger = Some(ledger.clone());
+            self.out.push(Output::Ledger(ledger));
+        }
+    }
+}
+
+fn describe(why: KillReason, what: &str) -> String {
+    match why {
+        KillReason::Hung(silent) => format!("hung, no beat for {} ms, {what}", silent.as_millis()),
+        KillReason::Closed => format!("closed its socket, {what}"),
+        KillReason::Stuck => format!("did not read its socket, {what}"),
+        KillReason::Silent => format!("said nothing for {} s, {what}", START_LIMIT.as_secs()),
+        KillReason::StopDeadline => format!("did not leave in time, {what}"),
+        KillReason::Stopping => format!("killed while stopping, {what}"),
+    }
+}

@@ -1,0 +1,247 @@
+//! Whatever happens in whatever order: no panic, and after a clean end nothing that was recorded is left.
+
+use super::ipc::{ExecResult, Resign, ToKeeper, VipAddress, VipRecord};
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+#[derive(Debug, Clone)]
+enum Act {
+    In(Input),
+    /// The worker replaces a record: VIP, bit set of its addresses, Active.
+    Own(u8, u8, bool),
+    Wait(u64),
+    /// The keeper isn't scheduled for so long.
+    Stall(u64),
+    /// Spawns fail from here on, or work again.
+    Spawns(bool),
+    Removals(bool),
+}
+
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof![Just("a".to_owned()), Just("b".to_owned())]
+}
+
+fn said() -> impl Strategy<Value = ToKeeper> {
+    let ms = |range| (range, Just(())).prop_map(|(n, ())| Duration::from_millis(n));
+    prop_oneof![
+        4 => Just(ToKeeper::Beat),
+        4 => (ms(0..2_000_u64), ms(0..500_u64))
+            .prop_map(|(hang_limit, resume_limit)| ToKeeper::Hello { hang_limit, resume_limit }),
+        1 => Just(ToKeeper::Hello { hang_limit: Duration::MAX, resume_limit: Duration::MAX }),
+        2 => (name(), 0..3_u8, prop::option::of(-3..70_i32)).prop_map(|(name, n, soft_stop)| {
+            ToKeeper::StartBalancer { name, argv: vec!["x".to_owned(); usize::from(n)], soft_stop }
+        }),
+        1 => name().prop_map(|name| ToKeeper::StopBalancer { name }),
+        1 => (any::<u64>(), 0..2_usize, any::<u64>()).prop_map(|(token, argc, timeout)| ToKeeper::Exec {
+            token,
+            argv: vec!["x".to_owned(); argc],
+            environment: Vec::new(),
+            timeout: Duration::from_millis(timeout),
+        }),
+        1 => Just(ToKeeper::Stopped),
+    ]
+}
+
+fn input() -> impl Strategy<Value = Input> {
+    let what = || Just("ended".to_owned());
+    prop_oneof![
+        1 => Just(Input::Timer),
+        10 => said().prop_map(Input::Worker),
+        1 => Just(Input::WorkerClosed),
+        1 => Just(Input::WorkerStuck),
+        3 => what().prop_map(|what| Input::WorkerExited { what }),
+        1 => Just(Input::FormerWorkerExited),
+        2 => (name(), what()).prop_map(|(name, what)| Input::BalancerExited { name, what }),
+        // Answers that nobody asked for.
+        1 => (1..5_u32).prop_map(|pid| Input::WorkerSpawned(Process { pid, start_time: 1 })),
+        1 => (name(), 1..5_u32).prop_map(|(name, pid)| Input::BalancerSpawned { name, process: Process { pid, start_time: 1 } }),
+        1 => (name(), what()).prop_map(|(name, why)| Input::BalancerNotSpawned { name, why }),
+        1 => (0..9_u64).prop_map(|id| Input::ExecExited { id, result: ExecResult::Status(0), output: Vec::new() }),
+        1 => Just(Input::Reload),
+        1 => Just(Input::Terminate),
+    ]
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        8 => input().prop_map(Act::In),
+        6 => (0..3_u8, 0..8_u8, any::<bool>()).prop_map(|(vip, set, active)| Act::Own(vip, set, active)),
+        4 => (0..400_u64).prop_map(Act::Wait),
+        1 => (0..100_000_u64).prop_map(Act::Wait),
+        1 => (0..2_000_u64).prop_map(Act::Stall),
+        1 => any::<bool>().prop_map(Act::Spawns),
+        1 => any::<bool>().prop_map(Act::Removals),
+    ]
+}
+
+fn record(vip: u8, set: u8, active: bool) -> VipRecord {
+    let address = |n: u8| VipAddress { ifindex: 2, ip: [192, 0, vip, n].into(), prefix: 32 };
+    VipRecord {
+        vip: vip.to_string(),
+        active,
+        role_epoch: 1,
+        addresses: (0..3).filter(|n| set & (1 << n) != 0).map(address).collect(),
+        resign: active.then(|| Resign { ifindex: 2, source: [10, 0, 0, 1].into(), payload: vec![vip] }),
+        interval: Duration::from_millis(100),
+        balancer: (vip == 0).then(|| "a".to_owned()),
+    }
+}
+
+/// The world around a keeper.
+struct World {
+    keeper: Keeper,
+    now: Instant,
+    spawns: bool,
+    removals: bool,
+    /// Addresses in the kernel.
+    kernel: BTreeSet<VipAddress>,
+    /// What the living worker itself recorded: VIP to addresses.
+    records: std::collections::BTreeMap<String, Vec<VipAddress>>,
+    worker_lives: bool,
+    /// It was sent SIGKILL, which takes effect before the next act or right after it.
+    killed: bool,
+    executions: BTreeSet<u64>,
+    exit: Option<u8>,
+}
+
+impl World {
+    fn handle(&mut self, input: Input) {
+        match &input {
+            _ if self.exit.is_some() => return,
+            Input::Worker(ToKeeper::Owner(record)) if self.worker_lives => {
+                let former = self.records.insert(record.vip.clone(), record.addresses.clone()).unwrap_or_default();
+                // The worker records what it is about to add, and drops from the record what it has removed.
+                for gone in former.iter().filter(|address| !record.addresses.contains(address)) {
+                    self.kernel.remove(gone);
+                }
+                self.kernel.extend(record.addresses.iter().copied());
+            }
+            Input::Worker(_) | Input::WorkerClosed | Input::WorkerStuck if !self.worker_lives => return,
+            Input::WorkerSpawned(_) if self.worker_lives => return,
+            Input::WorkerExited { .. } => {
+                (self.worker_lives, self.killed) = (false, false);
+                self.records.clear();
+            }
+            _ => {}
+        }
+        self.keeper.handle(self.now, input);
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.keeper.poll_output() {
+            assert_eq!(self.exit, None, "nothing follows the exit");
+            let process = Process { pid: 9, start_time: 9 };
+            let answer = match output {
+                Output::SpawnWorker if self.spawns => {
+                    assert!(!self.worker_lives, "one worker at a time");
+                    self.worker_lives = true;
+                    Input::WorkerSpawned(process)
+                }
+                Output::KillWorker => {
+                    self.killed = true;
+                    continue;
+                }
+                Output::SpawnWorker => Input::WorkerNotSpawned { why: "no".to_owned() },
+                Output::SpawnBalancer { name, .. } if self.spawns => Input::BalancerSpawned { name, process },
+                Output::SpawnBalancer { name, .. } => Input::BalancerNotSpawned { name, why: "no".to_owned() },
+                Output::SpawnExec { id, .. } => {
+                    self.executions.insert(id);
+                    continue;
+                }
+                Output::SignalExec { id, signal: 9 } if self.executions.remove(&id) => {
+                    Input::ExecExited { id, result: ExecResult::Signal(9), output: Vec::new() }
+                }
+                Output::SignalBalancer { name, signal: 9, .. } => {
+                    Input::BalancerExited { name, what: "signal 9".to_owned() }
+                }
+                Output::RemoveAddress(address) => {
+                    let result = if self.removals { Ok(()) } else { Err("no".to_owned()) };
+                    if self.removals {
+                        self.kernel.remove(&address);
+                    }
+                    Input::Removed { address, result }
+                }
+                Output::Exit(code) => {
+                    self.exit = Some(code);
+                    continue;
+                }
+                _ => continue,
+            };
+            self.keeper.handle(self.now, answer);
+        }
+    }
+
+    fn wait(&mut self, span: Duration) {
+        let until = self.now + span;
+        for _ in 0..50_000 {
+            match self.keeper.poll_timeout() {
+                Some(due) if due <= until => {
+                    self.now = self.now.max(due);
+                    self.handle(Input::Timer);
+                }
+                _ => break,
+            }
+        }
+        assert!(self.keeper.poll_timeout().is_none_or(|due| due > until), "the timeout never moves on");
+        self.now = until;
+    }
+
+    fn act(&mut self, act: Act) {
+        let killed = self.killed;
+        self.act_now(act);
+        if killed && self.killed {
+            self.handle(Input::WorkerExited { what: "signal 9".to_owned() });
+        }
+    }
+
+    fn act_now(&mut self, act: Act) {
+        match act {
+            Act::In(input) => self.handle(input),
+            Act::Own(vip, set, active) => self.handle(Input::Worker(ToKeeper::Owner(record(vip, set, active)))),
+            Act::Wait(ms) => self.wait(Duration::from_millis(ms)),
+            Act::Stall(ms) => {
+                self.now += Duration::from_millis(ms);
+                self.handle(Input::Timer);
+            }
+            Act::Spawns(work) => self.spawns = work,
+            Act::Removals(work) => self.removals = work,
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn after_the_exit_nothing_that_was_recorded_is_left(acts in prop::collection::vec(act(), 0..120)) {
+        let now = Instant::now();
+        let keeper = Keeper::new(now, Options { stop_deadline: Duration::from_secs(2) }, Found::default());
+        let mut world = World {
+            keeper,
+            now,
+            spawns: true,
+            removals: true,
+            kernel: BTreeSet::new(),
+            records: Default::default(),
+            worker_lives: false,
+            killed: false,
+            executions: BTreeSet::new(),
+            exit: None,
+        };
+        world.drain();
+        for act in acts {
+            world.act(act);
+        }
+        // The end: everything works again, the worker is killed when it is told to be.
+        (world.spawns, world.removals) = (true, true);
+        world.handle(Input::Terminate);
+        world.wait(Duration::from_secs(4));
+        world.handle(Input::WorkerExited { what: "signal 9".to_owned() });
+        world.handle(Input::FormerWorkerExited);
+        world.wait(Duration::from_secs(60));
+        prop_assert!(world.exit.is_some());
+        if world.exit == Some(0) {
+            prop_assert_eq!(&world.kernel, &BTreeSet::new());
+        }
+    }
+}

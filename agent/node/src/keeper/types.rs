@@ -1,0 +1,341 @@
+//! What goes into the [`Keeper`](super::Keeper) and what comes out of it.
+
+use super::ipc::{ExecResult, Resign, ToKeeper, ToWorker, VipAddress};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// A process that can't be mistaken for a later one with the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its process id.
+    pub pid: u32,
+    /// Start time in clock ticks since boot (field 22 of /proc/PID/stat).
+    pub start_time: u64,
+}
+
+/// What a later keeper must know when this one is killed. To be stored atomically; empty: to be removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// The worker, which leaves in order by itself when its keeper is gone.
+    pub worker: Option<Process>,
+    /// The balancers that we started.
+    pub balancers: Vec<LedgerBalancer>,
+}
+
+/// A balancer in the [`Ledger`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerBalancer {
+    /// Its name in the configuration.
+    pub name: String,
+    /// What was started.
+    pub argv: Vec<String>,
+    /// See [`ToKeeper::StartBalancer`].
+    pub soft_stop: Option<i32>,
+    /// The process that was started.
+    pub process: Process,
+}
+
+/// The ledger of a former keeper and what is there of it now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The former worker, and the start time of whatever process has its id now.
+    pub worker: Option<(Process, Option<u64>)>,
+    /// The balancers, each with the start time of whatever process has its id now.
+    pub balancers: Vec<(LedgerBalancer, Option<u64>)>,
+}
+
+/// Times that are the operator's.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// How long the worker may take to leave in order when the keeper is told to stop.
+    pub stop_deadline: Duration,
+}
+
+/// Something happened. Read what is waiting on the worker's socket before handing in [`Input::Timer`]: beats that
+/// lie unread must not look like silence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Input {
+    /// `poll_timeout` has passed.
+    Timer,
+    /// Answer to [`Output::SpawnWorker`].
+    WorkerSpawned(Process),
+    /// The other answer to [`Output::SpawnWorker`].
+    WorkerNotSpawned {
+        /// Why.
+        why: String,
+    },
+    /// The worker said something.
+    Worker(ToKeeper),
+    /// The worker's end of the socket pair is closed.
+    WorkerClosed,
+    /// The worker doesn't read: what we have to tell it has filled the queue.
+    WorkerStuck,
+    /// The worker's process is gone.
+    WorkerExited {
+        /// How, in words: `signal 9`.
+        what: String,
+    },
+    /// The former keeper's worker is gone.
+    FormerWorkerExited,
+    /// Answer to [`Output::SpawnBalancer`].
+    BalancerSpawned {
+        /// Its name.
+        name: String,
+        /// What was started.
+        process: Process,
+    },
+    /// The other answer to [`Output::SpawnBalancer`].
+    BalancerNotSpawned {
+        /// Its name.
+        name: String,
+        /// Why.
+        why: String,
+    },
+    /// A balancer's process is gone.
+    BalancerExited {
+        /// Its name.
+        name: String,
+        /// How, in words.
+        what: String,
+    },
+    /// A program is gone, or could not be started.
+    ExecExited {
+        /// The id of [`Output::SpawnExec`].
+        id: u64,
+        /// How.
+        result: ExecResult,
+        /// What it wrote.
+        output: Vec<u8>,
+    },
+    /// How [`Output::RemoveAddress`] ended: exactly one for each.
+    Removed {
+        /// Which.
+        address: VipAddress,
+        /// `Err`: it may still be there; why, in words.
+        result: Result<(), String>,
+    },
+    /// SIGTERM or SIGINT.
+    Terminate,
+    /// SIGHUP.
+    Reload,
+}
+
+/// What the caller must do now, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Start a worker that waits for [`Output::Release`]; answer with `WorkerSpawned` or `WorkerNotSpawned`.
+    SpawnWorker,
+    /// SIGKILL to the worker's process group.
+    KillWorker,
+    /// Watch the worker that a former keeper left; report with `FormerWorkerExited`.
+    WatchFormerWorker(Process),
+    /// SIGKILL to that one's process group.
+    KillFormerWorker,
+    /// Tell the worker.
+    SendToWorker(ToWorker),
+    /// Send this advert, now.
+    SendResign(Resign),
+    /// Remove this address, now; gone already is success. Answer with `Removed`.
+    RemoveAddress(VipAddress),
+    /// Start a balancer that waits for [`Output::Release`]; answer with `BalancerSpawned` or `BalancerNotSpawned`.
+    SpawnBalancer {
+        /// Its name.
+        name: String,
+        /// Program and arguments.
+        argv: Vec<String>,
+    },
+    /// Watch a balancer that a former keeper started; report with `BalancerExited` if it is gone already.
+    WatchBalancer {
+        /// Its name.
+        name: String,
+        /// The process.
+        process: Process,
+    },
+    /// A signal to a balancer.
+    SignalBalancer {
+        /// Its name.
+        name: String,
+        /// The signal's number.
+        signal: i32,
+        /// To its whole process group.
+        group: bool,
+    },
+    /// Let a spawned process run its program: it is in the ledger now.
+    Release(Child),
+    /// Run a program; report with `ExecExited`.
+    SpawnExec {
+        /// Names this run.
+        id: u64,
+        /// Program and arguments.
+        argv: Vec<String>,
+        /// Added to our own environment.
+        environment: Vec<(String, String)>,
+    },
+    /// A signal to the process group of a program.
+    SignalExec {
+        /// Which run.
+        id: u64,
+        /// The signal's number.
+        signal: i32,
+    },
+    /// Store this.
+    Ledger(Ledger),
+    /// Tell the service manager.
+    Notify(Notify),
+    /// To be logged.
+    Event(Event),
+    /// End with this status. Nothing follows.
+    Exit(u8),
+}
+
+/// See [`Output::Release`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Child {
+    /// The worker.
+    Worker,
+    /// The balancer of this name.
+    Balancer(String),
+}
+
+/// What the service manager is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notify {
+    /// The first worker has said Hello.
+    Ready,
+    /// We are leaving.
+    Stopping,
+    /// One line for people.
+    Status(String),
+}
+
+/// What happened, for the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A worker process was started.
+    WorkerStarted {
+        /// Its process id.
+        pid: u32,
+    },
+    /// A worker ended without having been asked to.
+    WorkerEnded {
+        /// How.
+        what: String,
+        /// How long it lived.
+        lived: Duration,
+        /// When the next one starts.
+        restart_in: Duration,
+    },
+    /// A worker could not be started.
+    WorkerNotStarted {
+        /// Why.
+        why: String,
+        /// When it is tried again.
+        retry_in: Duration,
+    },
+    /// A worker is killed.
+    WorkerKilled {
+        /// Why.
+        why: KillReason,
+    },
+    /// A VIP was undone on the worker's behalf.
+    Undone {
+        /// The VIP.
+        vip: String,
+        /// Priority 0 was sent.
+        resigned: bool,
+        /// Addresses that were removed.
+        addresses: usize,
+        /// Why.
+        why: UndoReason,
+    },
+    /// A new worker resumed a VIP within its grace.
+    Resumed {
+        /// The VIP.
+        vip: String,
+    },
+    /// An address could not be removed; it is tried again.
+    RemoveFailed {
+        /// Which.
+        address: VipAddress,
+        /// In words.
+        what: String,
+        /// When it is tried again.
+        retry_in: Duration,
+    },
+    /// A balancer was started.
+    BalancerStarted {
+        /// Its name.
+        name: String,
+        /// Its process id.
+        pid: u32,
+    },
+    /// A balancer ended.
+    BalancerEnded {
+        /// Its name.
+        name: String,
+        /// How.
+        what: String,
+        /// When it is started again; `None`: it isn't.
+        restart_in: Option<Duration>,
+    },
+    /// A balancer that a former keeper started goes on under this one.
+    BalancerAdopted {
+        /// Its name.
+        name: String,
+        /// Its process id.
+        pid: u32,
+    },
+    /// The new worker's configuration doesn't name this balancer, which a former keeper started. It is left alone.
+    BalancerUnclaimed {
+        /// Its name.
+        name: String,
+        /// Its process id.
+        pid: u32,
+    },
+    /// A request was refused because too much is there already.
+    Refused {
+        /// What.
+        what: &'static str,
+    },
+    /// The keeper itself was not on time; the wait for beats is longer by as much.
+    Late {
+        /// How late.
+        by: Duration,
+    },
+    /// The keeper was told to stop.
+    Stopping,
+}
+
+/// Why a worker was killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KillReason {
+    /// No beat for this long.
+    Hung(Duration),
+    /// It closed its socket and went on running.
+    Closed,
+    /// It doesn't read its socket.
+    Stuck,
+    /// It did not say Hello.
+    Silent,
+    /// It did not leave within the stop deadline.
+    StopDeadline,
+    /// We stop, and it had not begun its work yet.
+    Stopping,
+}
+
+/// Why the keeper undid a VIP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UndoReason {
+    /// The worker hung.
+    Hung,
+    /// No worker resumed it within its grace.
+    Lapsed,
+    /// The worker died when it was not Active, or had said that it was done.
+    Left,
+    /// Its balancer doesn't run and no worker is there to react.
+    Balancer,
+    /// The new worker came up as Backup.
+    NotResumed,
+    /// The keeper stops.
+    Stopping,
+}

@@ -1,0 +1,203 @@
+//! The undo records: what the kernel and the segment still show because of a worker, and for how long a dead
+//! worker's VIPs wait for the next one.
+
+use super::Out;
+use super::ipc::{VipAddress, VipRecord};
+use super::mutants;
+use super::types::{Event, Output, UndoReason};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Records beyond this are refused with an event. Far above what one node can configure.
+const VIPS_MAX: usize = 4_096;
+/// No VIP waits longer than this for a new worker.
+const GRACE_MAX: Duration = Duration::from_millis(200);
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+struct Entry {
+    record: VipRecord,
+    /// `Some`: its worker is dead; a new one may resume it until then.
+    held_until: Option<Instant>,
+}
+
+/// A removal that has not been confirmed.
+#[derive(Debug)]
+struct Pending {
+    /// It failed and is tried again then.
+    retry_at: Option<Instant>,
+    /// The wait before that.
+    wait: Duration,
+}
+
+/// All records.
+#[derive(Debug, Default)]
+pub(super) struct Vips {
+    entries: BTreeMap<String, Entry>,
+    /// Addresses whose removal isn't confirmed.
+    pending: BTreeMap<VipAddress, Pending>,
+    /// Addresses removed while a killed worker may still have been running: removed once more when it is gone.
+    again: Vec<VipAddress>,
+    /// A killed worker may still be running.
+    pub(super) dying: bool,
+}
+
+impl Vips {
+    /// The living worker replaces the record of a VIP.
+    pub(super) fn replace(&mut self, record: VipRecord, out: &mut Out) {
+        let name = record.vip.clone();
+        let former = self.entries.remove(&name);
+        for address in &record.addresses {
+            self.pending.remove(address);
+        }
+        let empty = !record.active && record.addresses.is_empty();
+        if !empty && self.entries.len() >= VIPS_MAX {
+            out.event(Event::Refused { what: "too many VIPs to remember" });
+        } else if !empty {
+            self.entries.insert(name.clone(), Entry { record: record.clone(), held_until: None });
+        }
+        let Some(Entry { record: former, held_until: Some(_) }) = former else { return };
+        if record.active {
+            out.event(Event::Resumed { vip: name });
+        } else {
+            // The new worker came up as Backup: it doesn't know the former advert, so nobody else would send it.
+            let resigned = former.active && former.resign.is_some();
+            out.extend(former.resign.filter(|_| former.active).map(Output::SendResign));
+            let (addresses, why) = (former.addresses.len(), UndoReason::NotResumed);
+            out.event(Event::Undone { vip: name, resigned, addresses, why });
+        }
+        // What the new worker doesn't know of, it can't release.
+        for address in former.addresses.iter().filter(|address| !record.addresses.contains(address)) {
+            self.remove(*address, out);
+        }
+    }
+
+    /// The worker is dead: Active VIPs wait for a new one, the others are undone. A VIP without a running balancer
+    /// doesn't wait.
+    pub(super) fn hold(&mut self, now: Instant, limit: Duration, runs: impl Fn(&str) -> bool, out: &mut Out) {
+        let mut gone = Vec::new();
+        for (name, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.held_until.is_none()) {
+            if !entry.record.active {
+                gone.push((name.clone(), UndoReason::Left));
+            } else if entry.record.balancer.as_deref().is_some_and(|balancer| !runs(balancer)) {
+                gone.push((name.clone(), UndoReason::Balancer));
+            } else {
+                let grace = entry.record.interval.saturating_mul(2).min(GRACE_MAX).min(limit);
+                entry.held_until = Some(now + grace);
+            }
+        }
+        self.undo(gone, out);
+    }
+
+    /// Undoes what no worker has resumed in time. Returns (VIP, role epoch) of each.
+    pub(super) fn lapse(&mut self, now: Instant, out: &mut Out) -> Vec<(String, u64)> {
+        if mutants::off("keeper-grace") {
+            return Vec::new();
+        }
+        let late = |entry: &Entry| entry.held_until.is_some_and(|until| until <= now);
+        let lapsed: Vec<(String, u64)> =
+            self.entries.iter().filter(|(_, e)| late(e)).map(|(n, e)| (n.clone(), e.record.role_epoch)).collect();
+        self.undo(lapsed.iter().map(|(name, _)| (name.clone(), UndoReason::Lapsed)).collect(), out);
+        lapsed
+    }
+
+    /// Undoes everything.
+    pub(super) fn undo_all(&mut self, why: UndoReason, out: &mut Out) {
+        let all = self.entries.keys().map(|name| (name.clone(), why)).collect();
+        self.undo(all, out);
+    }
+
+    /// Undoes the VIPs that wait for a worker and whose balancer just ended.
+    pub(super) fn balancer_ended(&mut self, balancer: &str, out: &mut Out) {
+        let theirs = |entry: &Entry| entry.held_until.is_some() && entry.record.balancer.as_deref() == Some(balancer);
+        let gone = self.entries.iter().filter(|(_, e)| theirs(e)).map(|(n, _)| (n.clone(), UndoReason::Balancer));
+        let gone = gone.collect();
+        self.undo(gone, out);
+    }
+
+    /// A killed worker's last words: what it meant to add must not stay.
+    pub(super) fn remove_late(&mut self, record: &VipRecord, out: &mut Out) {
+        for address in &record.addresses {
+            self.remove(*address, out);
+        }
+    }
+
+    /// The killed worker is gone for certain: what was removed meanwhile is removed once more, since its last system
+    /// call may have added it again.
+    pub(super) fn confirm(&mut self, out: &mut Out) {
+        self.dying = false;
+        for address in std::mem::take(&mut self.again) {
+            self.remove(address, out);
+        }
+    }
+
+    /// All adverts first, then the addresses: peers count from the advert.
+    fn undo(&mut self, names: Vec<(String, UndoReason)>, out: &mut Out) {
+        let gone: Vec<_> =
+            names.into_iter().filter_map(|(name, why)| Some((self.entries.remove(&name)?.record, why))).collect();
+        for (record, _) in gone.iter().filter(|(record, _)| record.active) {
+            out.extend(record.resign.clone().map(Output::SendResign));
+        }
+        for (record, why) in gone {
+            for address in &record.addresses {
+                self.remove(*address, out);
+            }
+            let resigned = record.active && record.resign.is_some();
+            out.event(Event::Undone { vip: record.vip, resigned, addresses: record.addresses.len(), why });
+        }
+    }
+
+    /// Unless the living worker has recorded the same address, for whatever VIP.
+    fn remove(&mut self, address: VipAddress, out: &mut Out) {
+        if self.entries.values().any(|e| e.held_until.is_none() && e.record.addresses.contains(&address)) {
+            return;
+        }
+        if self.dying && !self.again.contains(&address) {
+            self.again.push(address);
+        }
+        self.pending.entry(address).or_insert(Pending { retry_at: None, wait: Duration::ZERO });
+        out.push(Output::RemoveAddress(address));
+    }
+
+    /// How a removal ended.
+    pub(super) fn removed(&mut self, now: Instant, address: VipAddress, result: Result<(), String>, out: &mut Out) {
+        let Some(pending) = self.pending.get_mut(&address) else { return };
+        let Err(what) = result else {
+            self.pending.remove(&address);
+            return;
+        };
+        pending.wait = pending.wait.saturating_mul(2).clamp(RETRY_FIRST, RETRY_MAX);
+        pending.retry_at = Some(now + pending.wait);
+        out.event(Event::RemoveFailed { address, what, retry_in: pending.wait });
+    }
+
+    /// Tries again what failed.
+    pub(super) fn retry(&mut self, now: Instant, out: &mut Out) {
+        for (address, pending) in &mut self.pending {
+            if pending.retry_at.is_some_and(|at| at <= now) {
+                pending.retry_at = None;
+                out.push(Output::RemoveAddress(*address));
+            }
+        }
+    }
+
+    /// Nothing is recorded, and every removal is confirmed.
+    pub(super) fn is_clean(&self) -> bool {
+        self.entries.is_empty() && self.pending.is_empty() && self.again.is_empty()
+    }
+
+    /// VIPs that wait: (name, role epoch).
+    pub(super) fn held(&self) -> Vec<(String, u64)> {
+        self.entries
+            .iter()
+            .filter(|(_, e)| e.held_until.is_some())
+            .map(|(n, e)| (n.clone(), e.record.role_epoch))
+            .collect()
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let held = self.entries.values().filter_map(|entry| entry.held_until).filter(|_| !mutants::off("keeper-grace"));
+        held.chain(self.pending.values().filter_map(|pending| pending.retry_at)).min()
+    }
+}

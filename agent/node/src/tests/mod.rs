@@ -1,4 +1,0 @@
-//! Timelines of whole nodes.
-
-mod alone;
-pub(crate) mod lab;

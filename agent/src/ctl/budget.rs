@@ -1,0 +1,110 @@
+//! How long things take at worst, computed from the configuration. Nothing here is measured.
+
+use holdfast_node::config::{Check, Config, Vip};
+use serde::Serialize;
+use std::time::Duration;
+
+/// How long a check takes to notice that what it asks doesn't answer any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Detect {
+    pub(super) min: Duration,
+    pub(super) max: Duration,
+}
+
+/// Probes start every `interval`; the first that fails takes its timeout, and what follows comes every
+/// `fast_interval`, but not before the former one has ended.
+pub(super) fn detect(check: &Check) -> Detect {
+    let step = check.fast_interval.max(check.timeout);
+    let after_first = step * (u32::from(check.fall) - 1) + check.timeout;
+    Detect { min: after_first, max: check.interval + after_first }
+}
+
+/// RFC 9568 section 6.1: Skew_Time = (256 - Priority) * Active_Adver_Interval / 256, in microseconds.
+pub(super) fn skew(vip: &Vip) -> Duration {
+    let low = 256 - u64::from(vip.vrrp.priority.get());
+    Duration::from_micros(low * u64::from(vip.vrrp.interval.cs()) * 10_000 / 256)
+}
+
+/// This node as Backup, from the last advert of an owner that fell silent: 3 × interval + skew.
+pub(super) fn silent(vip: &Vip) -> Duration {
+    vip.vrrp.interval.duration() * 3 + skew(vip)
+}
+
+/// Times of one VIP in milliseconds, for JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct Times {
+    vip: String,
+    checks: Vec<CheckTimes>,
+    takeover_silent_ms: f64,
+    takeover_given_ms: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct CheckTimes {
+    check: String,
+    detect_min_ms: f64,
+    detect_max_ms: f64,
+}
+
+fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1000.0
+}
+
+/// All VIPs' times.
+pub(super) fn times(config: &Config) -> Vec<Times> {
+    let of = |vip: &Vip| Times {
+        vip: vip.name.to_string(),
+        checks: checks(config, vip)
+            .map(|check| {
+                let detect = detect(check);
+                let check = check.name.to_string();
+                CheckTimes { check, detect_min_ms: ms(detect.min), detect_max_ms: ms(detect.max) }
+            })
+            .collect(),
+        takeover_silent_ms: ms(silent(vip)),
+        takeover_given_ms: ms(skew(vip)),
+    };
+    config.vips.iter().map(of).collect()
+}
+
+/// The checks that can take a VIP away: those that aren't shared.
+pub(super) fn checks<'c>(config: &'c Config, vip: &'c Vip) -> impl Iterator<Item = &'c Check> {
+    vip.checks.iter().filter_map(|id| config.checks.get(usize::from(id.0))).filter(|check| !check.shared)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(check: &str, vrrp: &str) -> Config {
+        let text = format!(
+            "[node]\nname = \"a\"\n[[check]]\nname = \"c\"\ntcp = \"127.0.0.1:80\"\n{check}\n[[vip]]\nname = \"v\"\n\
+             addresses = [\"192.0.2.1/32\"]\nvrrp = {{ interface = \"eth0\", vrid = 1, {vrrp} }}\n"
+        );
+        crate::config::parse(&text, "test").expect("valid")
+    }
+
+    #[test]
+    fn detection_is_from_the_first_failing_probe_to_the_last_timeout() {
+        let check = "interval = \"100ms\"\nfast_interval = \"100ms\"\ntimeout = \"100ms\"\nfall = 2";
+        let config = config(check, "priority = 254");
+        let found = detect(&config.checks[0]);
+        assert_eq!((found.min, found.max), (Duration::from_millis(200), Duration::from_millis(300)));
+    }
+
+    #[test]
+    fn detection_uses_the_fast_interval_after_the_first_failure() {
+        let check = "interval = \"10s\"\nfast_interval = \"1s\"\ntimeout = \"1s\"\nfall = 3";
+        let found = detect(&config(check, "priority = 254").checks[0]);
+        assert_eq!((found.min, found.max), (Duration::from_secs(3), Duration::from_secs(13)));
+    }
+
+    #[test]
+    fn takeover_is_three_intervals_and_the_skew_of_the_priority() {
+        let vip = &config("", "priority = 254, interval = \"100ms\"").vips[0];
+        assert_eq!(silent(vip), Duration::from_micros(300_781));
+        let vip = &config("", "priority = 100, interval = \"1s\"").vips[0];
+        assert_eq!(silent(vip), Duration::from_micros(3_609_375));
+        assert_eq!(skew(vip), Duration::from_micros(609_375));
+    }
+}

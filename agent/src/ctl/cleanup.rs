@@ -1,0 +1,40 @@
+//! The last net: addresses with our mark that no agent holds any more.
+
+use super::{exit, instance};
+use crate::os::addr::AddressSocket;
+use std::path::Path;
+
+/// Removes every address with our mark, unless an agent runs with this runtime directory.
+pub(super) fn run(runtime_dir: &Path) -> u8 {
+    let _lock = match instance::lock(runtime_dir) {
+        Ok(lock) => lock,
+        Err(error) => {
+            eprintln!("holdfast: nothing was removed: {error}");
+            return exit::FAILED;
+        }
+    };
+    let result = AddressSocket::open().and_then(|mut socket| {
+        let marked: Vec<_> = socket.dump_addresses()?.into_iter().filter(|address| address.marked).collect();
+        Ok((socket, marked))
+    });
+    let (mut socket, marked) = match result {
+        Ok(found) => found,
+        Err(error) => {
+            eprintln!("holdfast: addresses can't be listed: {error}");
+            return exit::FAILED;
+        }
+    };
+    let mut code = exit::OK;
+    for address in marked {
+        match socket.remove(address.ifindex, address.ip, address.prefix) {
+            Ok(()) => {
+                println!("removed {}/{} from {}", address.ip, address.prefix, crate::os::link::name(address.ifindex))
+            }
+            Err(error) => {
+                eprintln!("holdfast: {}", error.what);
+                code = exit::FAILED;
+            }
+        }
+    }
+    code
+}

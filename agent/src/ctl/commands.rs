@@ -1,0 +1,156 @@
+//! Client commands that ask the agent.
+
+use super::cli::Drain;
+use super::client::{self, ClientError, LineReader};
+use super::wire::{AnswerLine, DrainBody, EventLine};
+use super::{exit, render};
+use holdfast_node::status::{Status, Verdict};
+use hyper::Method;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+/// How long `--detach` looks for a refusal before it lets go.
+const DETACH_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Runs one client command; errors become a line on stderr and their exit code.
+fn client<F: Future<Output = Result<u8, ClientError>>>(work: F) -> u8 {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("holdfast: {error}");
+            return exit::UNREACHABLE;
+        }
+    };
+    match runtime.block_on(work) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("holdfast: {error}");
+            match error {
+                ClientError::Unreachable(_) => exit::UNREACHABLE,
+                ClientError::Refused(_) => exit::USAGE,
+            }
+        }
+    }
+}
+
+fn garbled(what: &str, error: &serde_json::Error) -> ClientError {
+    ClientError::Unreachable(format!("{what} can't be read, is the agent of another version? ({error})"))
+}
+
+/// Writes a line; `false`: nobody reads any more.
+fn print(line: &str) -> bool {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
+}
+
+pub(super) fn status(runtime_dir: &Path, json: bool, oneline: bool) -> u8 {
+    client(async {
+        let text = client::ask(runtime_dir, Method::GET, "/v1/status", None).await?.all().await?;
+        let status: Status = serde_json::from_slice(&text).map_err(|e| garbled("the status", &e))?;
+        if json {
+            // As the agent gave it: also what this client doesn't know yet.
+            let value: serde_json::Value = serde_json::from_slice(&text).map_err(|e| garbled("the status", &e))?;
+            print(&serde_json::to_string_pretty(&value).map_err(|e| garbled("the status", &e))?);
+        } else if oneline {
+            print(&render::verdict(&status));
+        } else {
+            print(render::status(&status).trim_end());
+        }
+        Ok(match status.verdict {
+            Verdict::Ok => exit::OK,
+            Verdict::Degraded => exit::FAILED,
+            Verdict::Critical => exit::SEMANTICS,
+        })
+    })
+}
+
+pub(super) fn events(runtime_dir: &Path, json: bool, since: u64, follow: bool) -> u8 {
+    client(async {
+        let target = format!("/v1/events?since={since}&follow={follow}");
+        let mut answer = client::ask(runtime_dir, Method::GET, &target, None).await?;
+        while let Some(line) = answer.line().await? {
+            let text = if json {
+                String::from_utf8_lossy(&line).into_owned()
+            } else {
+                let line: EventLine = serde_json::from_slice(&line).map_err(|e| garbled("an event", &e))?;
+                render::event(&line)
+            };
+            if !print(&text) {
+                break;
+            }
+        }
+        Ok(exit::OK)
+    })
+}
+
+pub(super) fn drain(runtime_dir: &Path, drain: &Drain) -> u8 {
+    client(async {
+        let body = DrainBody {
+            reason: drain.reason.clone(),
+            deadline_ms: u64::try_from(drain.deadline.as_millis()).unwrap_or(u64::MAX),
+            force: drain.force.clone(),
+            dry_run: drain.dry_run,
+        };
+        let body = serde_json::to_vec(&body).map_err(|e| garbled("the request", &e))?;
+        let mut answer = client::ask(runtime_dir, Method::POST, "/v1/drain", Some(body)).await?;
+        if !drain.detach {
+            return outcome(&mut answer).await;
+        }
+        // A refusal comes at once; what goes on after that needs nobody to watch.
+        match tokio::time::timeout(DETACH_PATIENCE, first(&mut answer)).await {
+            Ok(Ok(Some(code))) => Ok(code),
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(None)) | Err(_) => {
+                print("draining; `holdfast status` shows how far it is");
+                Ok(exit::OK)
+            }
+        }
+    })
+}
+
+pub(super) fn undrain(runtime_dir: &Path) -> u8 {
+    client(async {
+        let mut answer = client::ask(runtime_dir, Method::POST, "/v1/undrain", Some(b"{}".to_vec())).await?;
+        outcome(&mut answer).await
+    })
+}
+
+/// Shows progress until the end, and gives its exit code.
+async fn outcome(answer: &mut LineReader) -> Result<u8, ClientError> {
+    loop {
+        if let Some(code) = first(answer).await? {
+            return Ok(code);
+        }
+    }
+}
+
+/// Shows the next line. `None`: it goes on.
+async fn first(answer: &mut LineReader) -> Result<Option<u8>, ClientError> {
+    let Some(line) = answer.line().await? else {
+        return Err(ClientError::Unreachable("it ended before the answer was complete".to_owned()));
+    };
+    let line: AnswerLine = serde_json::from_slice(&line).map_err(|e| garbled("the answer", &e))?;
+    Ok(match line {
+        AnswerLine::Progress { text } => {
+            print(&text);
+            None
+        }
+        AnswerLine::Done { text } => {
+            print(&text);
+            Some(exit::OK)
+        }
+        AnswerLine::Refused { interlock, why } => {
+            eprintln!("holdfast: refused by the interlock `{interlock}`: {why}");
+            Some(exit::REFUSED)
+        }
+        AnswerLine::Deadline { text } => ended("the deadline passed", &text, exit::DEADLINE),
+        AnswerLine::Aborted { text } => ended("aborted", &text, exit::ABORTED),
+        AnswerLine::PeerLost { text } => ended("the peer was lost", &text, exit::PEER_LOST),
+    })
+}
+
+fn ended(how: &str, text: &str, code: u8) -> Option<u8> {
+    eprintln!("holdfast: {how}: {text}");
+    Some(code)
+}

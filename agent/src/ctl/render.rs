@@ -1,0 +1,254 @@
+//! What people see: the status, and events as lines.
+
+use super::wire::EventLine;
+use holdfast_node::journal::{Kind, Severity};
+use holdfast_node::status::{CheckStatus, PeerStatus, Status, Verdict, VipStatus};
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+/// Colour, if stderr is a terminal and nobody said NO_COLOR.
+pub(super) fn colour_on_stderr() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// A computed time: exact to a tenth of a millisecond where that matters.
+pub(super) fn span(duration: Duration) -> String {
+    let ms = duration.as_secs_f64() * 1000.0;
+    if ms < 10.0 {
+        format!("{ms:.1}ms")
+    } else if ms < 10_000.0 {
+        format!("{ms:.0}ms")
+    } else {
+        format!("{:.1}s", ms / 1000.0)
+    }
+}
+
+/// An age: two units at most, never more exact than it matters.
+pub(super) fn age(ms: u64) -> String {
+    let s = ms / 1000;
+    match s {
+        0 => format!("{ms}ms"),
+        1..60 => format!("{}.{}s", s, ms % 1000 / 100),
+        60..3600 => format!("{}m{:02}s", s / 60, s % 60),
+        3600..86_400 => format!("{}h{:02}m", s / 3600, s / 60 % 60),
+        _ => format!("{}d{:02}h", s / 86_400, s / 3600 % 24),
+    }
+}
+
+fn optional_age(ms: Option<u64>) -> String {
+    ms.map_or_else(|| "-".to_owned(), age)
+}
+
+/// The verdict line: `OK: 2/2 nodes, web on lb1, can lose 1`.
+pub(super) fn verdict(status: &Status) -> String {
+    let word = match status.verdict {
+        Verdict::Ok => "OK",
+        Verdict::Degraded => "DEGRADED",
+        Verdict::Critical => "CRITICAL",
+    };
+    format!("{word}: {}", status.summary)
+}
+
+/// The verdict line, then the tables, then what to look at.
+pub(super) fn status(status: &Status) -> String {
+    let mut text = format!("{}\n", verdict(status));
+    text.push_str(&format!("node {}, running for {}\n", status.node, age(status.age_ms)));
+    if let Some(drain) = &status.drain {
+        let reason = if drain.reason.is_empty() { "no reason given" } else { &drain.reason };
+        text.push_str(&format!("drain: {} for {}, by {}: {reason}\n", drain.phase, age(drain.age_ms), drain.who));
+        for waits in &drain.waits_for {
+            text.push_str(&format!("  waits for {waits}\n"));
+        }
+    }
+    text.push('\n');
+    text.push_str(&vips(&status.vips));
+    if !status.balancers.is_empty() {
+        text.push('\n');
+        let rows = status.balancers.iter().map(|b| {
+            let pid = b.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+            vec![b.name.clone(), b.kind.clone(), b.state.clone(), age(b.age_ms), pid, b.why.clone().unwrap_or_default()]
+        });
+        text.push_str(&table(&["BALANCER", "KIND", "STATE", "SINCE", "PID", "WHY"], rows));
+    }
+    if !status.checks.is_empty() {
+        text.push('\n');
+        text.push_str(&table(&["CHECK", "STATE", "SINCE", "LAST", "AGE", "IN A ROW"], status.checks.iter().map(check)));
+    }
+    if !status.peers.is_empty() {
+        text.push('\n');
+        text.push_str(&table(&["PEER", "REACHABLE", "AGE", "ADDRESS", "BALANCERS"], status.peers.iter().map(peer)));
+    }
+    for warning in &status.warnings {
+        text.push_str(&format!("\nwarning: {}\n  remedy: {}\n", warning.text, warning.remedy));
+    }
+    text
+}
+
+fn vips(vips: &[VipStatus]) -> String {
+    let rows = vips.iter().map(|vip| {
+        vec![
+            vip.name.clone(),
+            vip.state.clone(),
+            age(vip.age_ms),
+            vip.owner.clone().unwrap_or_else(|| "?".to_owned()),
+            if vip.fail_open { format!("{} (fail open)", vip.fitness) } else { vip.fitness.clone() },
+            format!("{}/{}", vip.priority, vip.configured_priority),
+            vip.addresses.iter().map(|a| a.address.clone()).collect::<Vec<_>>().join(" "),
+        ]
+    });
+    let mut text = table(&["VIP", "STATE", "SINCE", "OWNER", "FITNESS", "PRIORITY", "ADDRESSES"], rows);
+    for vip in vips {
+        for reason in &vip.reasons {
+            text.push_str(&format!("  {}: {reason}\n", vip.name));
+        }
+        for address in vip.addresses.iter().filter(|a| a.present != (vip.state == "active")) {
+            let is = if address.present { "is" } else { "is not" };
+            text.push_str(&format!("  {}: {} {is} on {}\n", vip.name, address.address, address.interface));
+        }
+        if let Some(heard) = &vip.heard {
+            let at = age(heard.age_ms);
+            text.push_str(&format!(
+                "  {}: last advert {at} ago from {}, priority {}\n",
+                vip.name, heard.from, heard.priority
+            ));
+        }
+        for view in &vip.peers {
+            let at = optional_age(view.age_ms);
+            text.push_str(&format!("  {}: {} says {}, {} ({at} ago)\n", vip.name, view.name, view.role, view.fitness));
+        }
+    }
+    text
+}
+
+fn check(check: &CheckStatus) -> Vec<String> {
+    let row =
+        if check.failures > 0 { format!("{} failed", check.failures) } else { format!("{} passed", check.successes) };
+    vec![
+        if check.shared { format!("{} (shared)", check.name) } else { check.name.clone() },
+        check.state.clone(),
+        age(check.age_ms),
+        check.last.clone().unwrap_or_else(|| "-".to_owned()),
+        optional_age(check.last_age_ms),
+        row,
+    ]
+}
+
+fn peer(peer: &PeerStatus) -> Vec<String> {
+    let reachable = match (peer.reachable, peer.left) {
+        (true, _) => "yes",
+        (false, true) => "left",
+        (false, false) => "no",
+    };
+    let balancers: Vec<String> = peer.balancers.iter().map(|(name, state)| format!("{name} {state}")).collect();
+    vec![peer.name.clone(), reachable.to_owned(), optional_age(peer.age_ms), peer.address.clone(), balancers.join(", ")]
+}
+
+/// Columns as wide as their widest cell. Cells come over the wire: control characters are blanked.
+fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let clean = |cell: String| cell.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
+    let mut cells: Vec<Vec<String>> = vec![head.iter().map(|&cell| cell.to_owned()).collect()];
+    cells.extend(rows.map(|row| row.into_iter().map(clean).collect()));
+    let width = |column: usize| cells.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..head.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in &cells {
+        let line: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        text.push_str(line.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// One event as a line: id, time, loudness when it is loud, what happened, and which entry caused it.
+pub(super) fn event(line: &EventLine) -> String {
+    let event = &line.event;
+    let loud = match event.kind.severity() {
+        Severity::Info => "",
+        Severity::Warning => "warning: ",
+        Severity::Fault => "FAULT: ",
+    };
+    let mut text = format!("#{} {} {loud}{}", event.id, line.time, words(&event.kind));
+    if let Some(cause) = event.cause {
+        text.push_str(&format!(" [because of #{cause}]"));
+    }
+    if event.suppressed > 0 {
+        text.push_str(&format!(" [{} alike left out before]", event.suppressed));
+    }
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// The frequent ones as sentences; all others as `name key=value …`, which is what is in the JSON.
+fn words(kind: &Kind) -> String {
+    match kind {
+        Kind::VipState { vip, from, to, reason, .. } => format!("vip {vip}: {from} -> {to}: {reason}"),
+        Kind::VipFitness { vip, from, to, why } => format!("vip {vip}: {from} -> {to}: {why}"),
+        Kind::VipPriority { vip, from, to, why } => format!("vip {vip}: priority {from} -> {to}: {why}"),
+        Kind::CheckState { check, passed, why } => {
+            format!("check {check}: {}: {why}", if *passed { "passed" } else { "failed" })
+        }
+        Kind::ProbeFailed { check, why, .. } => format!("check {check}: a probe failed: {why}"),
+        Kind::BalancerState { balancer, state, why } => format!("balancer {balancer}: {state}: {why}"),
+        Kind::PeerUp { peer, .. } => format!("peer {peer}: channel up"),
+        Kind::PeerDown { peer, goodbye } => {
+            format!("peer {peer}: {}", if *goodbye { "said goodbye" } else { "channel silent" })
+        }
+        Kind::Link { interface, up, present } => match (up, present) {
+            (true, _) => format!("interface {interface}: up"),
+            (false, true) => format!("interface {interface}: down"),
+            (false, false) => format!("interface {interface}: gone"),
+        },
+        other => plain(other),
+    }
+}
+
+fn plain(kind: &Kind) -> String {
+    let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(kind) else { return "?".to_owned() };
+    let mut text = fields.get("event").and_then(|name| name.as_str()).unwrap_or("?").replace('_', " ");
+    for (key, value) in fields.iter().filter(|(key, _)| *key != "event") {
+        match value {
+            serde_json::Value::Null => {}
+            serde_json::Value::String(value) => text.push_str(&format!(" {key}={value:?}")),
+            other => text.push_str(&format!(" {key}={other}")),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_node::journal::Event;
+
+    #[test]
+    fn ages_have_at_most_two_units() {
+        for (ms, text) in [
+            (0, "0ms"),
+            (999, "999ms"),
+            (1_234, "1.2s"),
+            (59_999, "59.9s"),
+            (60_000, "1m00s"),
+            (3_600_000, "1h00m"),
+            (90_000_000, "1d01h"),
+        ] {
+            assert_eq!(age(ms), text);
+        }
+    }
+
+    #[test]
+    fn a_table_is_as_wide_as_its_cells_and_never_obeys_them() {
+        let rows = [vec!["a".to_owned(), "long cell".to_owned()], vec!["bb\u{1b}[31m".to_owned(), "x".to_owned()]];
+        assert_eq!(table(&["ONE", "TWO"], rows.into_iter()), "ONE      TWO\na        long cell\nbb [31m  x\n");
+    }
+
+    fn line(cause: Option<u64>, suppressed: u64, kind: Kind) -> EventLine {
+        EventLine { schema: 1, time: "T".to_owned(), event: Event { id: 9, cause, suppressed, kind } }
+    }
+
+    #[test]
+    fn an_event_names_its_cause_and_how_loud_it_is() {
+        let kind = Kind::BalancerState { balancer: "h".to_owned(), state: "gone".to_owned(), why: "killed".to_owned() };
+        assert_eq!(event(&line(Some(8), 0, kind)), "#9 T FAULT: balancer h: gone: killed [because of #8]");
+        let kind = Kind::Undrained { who: "uid 0\n".to_owned() };
+        assert_eq!(event(&line(None, 3, kind)), "#9 T undrained who=\"uid 0\\n\" [3 alike left out before]");
+    }
+}

@@ -1,0 +1,344 @@
+//! Carries out what the node says: sockets, the kernel, the keeper, the queues to the runtime.
+
+use super::api::{Recorded, WorkerFigures};
+use super::exec::ExecDesk;
+use super::lateness::{Histogram, Snapshot};
+use super::link::KeeperLink;
+use super::queues::{Note, ProtocolEnds, StartProbe};
+use crate::check;
+use crate::os::arp;
+use crate::os::udp::UdpChannel;
+use crate::reconcile::Executor;
+use holdfast_node::config::{CheckId, Config, Probe, ProcessSource, VipId};
+use holdfast_node::io::{Answer, CheckError, OwnerRecord, SendError, Step, StepError};
+use holdfast_node::keeper::ipc::{ExecResult, Resign, ToKeeper, VipAddress, VipRecord};
+use holdfast_node::status::Status;
+use holdfast_node::{Input, Node, Output};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::mpsc;
+
+/// Steps that are executed together.
+const BATCH: usize = 100;
+/// ARP probes at once. Full → counts as unanswered at once.
+const PROBES_MAX: usize = 64;
+
+/// How something that the node asked for went: an input that owns its data.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Advert(VipId, Result<(), SendError>),
+    Step(Step, Result<(), StepError>),
+    Check(check::Done),
+    Arp { vip: VipId, target: Ipv4Addr, answered: bool },
+}
+
+impl Outcome {
+    pub(super) fn into_input(self) -> Input<'static> {
+        match self {
+            Self::Advert(vip, result) => Input::AdvertSent { vip, result },
+            Self::Step(step, result) => Input::StepDone { step, result },
+            Self::Check(check::Done { check, sequence, result }) => Input::CheckDone { check, sequence, result },
+            Self::Arp { vip, target, answered } => Input::ArpProbed { vip, target, answered },
+        }
+    }
+}
+
+/// Counted by the loop.
+#[derive(Debug, Default)]
+pub(super) struct Count {
+    pub(super) vrrp_errors: u64,
+    pub(super) channel_errors: u64,
+    pub(super) send_errors: u64,
+    pub(super) bind_errors: u64,
+    pub(super) monitor_errors: u64,
+    events_dropped: u64,
+    probes_dropped: u64,
+    arp_dropped: u64,
+    answers_dropped: u64,
+    notes_dropped: u64,
+}
+
+/// Everything that the node's outputs act on.
+pub(super) struct Outputs {
+    pub(super) executor: Executor,
+    pub(super) keeper: KeeperLink,
+    pub(super) channel: Option<UdpChannel>,
+    pub(super) ends: ProtocolEnds,
+    /// Results not yet told to the node. Bounded by what one turn's outputs can cause.
+    pub(super) outcomes: VecDeque<Outcome>,
+    /// Results of ARP probes.
+    pub(super) probed: mpsc::Receiver<Outcome>,
+    probing: mpsc::Sender<Outcome>,
+    pub(super) count: Count,
+    pub(super) figures: WorkerFigures,
+    /// While the node handles its timer: when that was due.
+    pub(super) due: Option<Instant>,
+    /// The node has stopped.
+    pub(super) stopped: bool,
+    adverts: Histogram,
+    exec: ExecDesk,
+    /// Operators that wait. At most as many as the control API has connections: an entry goes with its last answer or
+    /// when the client does.
+    waiting: BTreeMap<u64, mpsc::Sender<Answer>>,
+    next_token: u64,
+    names: Names,
+}
+
+/// Names and programs by index, so that nothing is looked up in a configuration that the node owns.
+#[derive(Debug)]
+struct Names {
+    /// Name of the VIP, and of its balancer if the keeper runs that.
+    vips: Vec<(String, Option<String>)>,
+    /// The program of an `exec` check.
+    programs: Vec<Option<Vec<String>>>,
+}
+
+impl Outputs {
+    pub(super) fn new(config: &Config, executor: Executor, keeper: KeeperLink, ends: ProtocolEnds) -> Self {
+        let run_by_keeper = |vip: &holdfast_node::config::Vip| {
+            let b = config.balancers.get(usize::from(vip.balancer?.0))?;
+            matches!(b.source, ProcessSource::Command(_)).then(|| b.name.as_str().to_owned())
+        };
+        let names = Names {
+            vips: config.vips.iter().map(|v| (v.name.as_str().to_owned(), run_by_keeper(v))).collect(),
+            programs: config
+                .checks
+                .iter()
+                .map(|c| match &c.probe {
+                    Probe::Exec { argv } => Some(argv.clone()),
+                    Probe::Http { .. } | Probe::Tcp { .. } => None,
+                })
+                .collect(),
+        };
+        let (probing, probed) = mpsc::channel(PROBES_MAX);
+        Self {
+            executor,
+            keeper,
+            channel: None,
+            ends,
+            outcomes: VecDeque::new(),
+            probed,
+            probing,
+            count: Count::default(),
+            figures: WorkerFigures::default(),
+            due: None,
+            stopped: false,
+            adverts: Histogram::default(),
+            exec: ExecDesk::new(&config.hooks),
+            waiting: BTreeMap::new(),
+            next_token: 1,
+            names,
+        }
+    }
+
+    /// Whether results still wait to be told.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.outcomes.is_empty()
+    }
+
+    /// Does all that the node has to say, in order. Steps that follow each other go to the kernel together.
+    pub(super) fn carry_out(&mut self, node: &mut Node) {
+        let mut next = node.poll_output();
+        while let Some(output) = next.take() {
+            let Output::Step(step) = output else {
+                self.emit(output);
+                next = node.poll_output();
+                continue;
+            };
+            let mut steps = vec![step];
+            while steps.len() < BATCH {
+                match node.poll_output() {
+                    Some(Output::Step(step)) => steps.push(step),
+                    other => {
+                        next = other;
+                        break;
+                    }
+                }
+            }
+            if steps.len() == BATCH {
+                next = node.poll_output();
+            }
+            let results = self.executor.execute_all(&steps);
+            self.outcomes.extend(steps.into_iter().zip(results).map(|(s, r)| Outcome::Step(s, r)));
+        }
+    }
+
+    fn emit(&mut self, output: Output) {
+        match output {
+            // Batched by the caller; alone it's done alone.
+            Output::Step(step) => {
+                let result = self.executor.execute(&step);
+                self.outcomes.push_back(Outcome::Step(step, result));
+            }
+            Output::Advert { vip, ifindex, source, payload } => self.advert(vip, ifindex, source, &payload),
+            Output::Datagram { to, bytes } => {
+                let sent = self.channel.as_ref().is_some_and(|c| c.send(to, &bytes).is_ok());
+                self.count.send_errors += u64::from(!sent);
+            }
+            Output::ArpProbe { vip, ifindex, source, target, tries, wait } => {
+                self.arp_probe(vip, ifindex, source, target, tries, wait);
+            }
+            Output::StartCheck { check, sequence, timeout } => self.start_check(check, sequence, timeout),
+            Output::RunHook { hook, environment } => {
+                if let Some(message) = self.exec.hook(hook, environment) {
+                    self.keeper.send(message, None);
+                }
+            }
+            Output::Owner(record) => self.owner(record),
+            Output::Event(event) => {
+                let entry = Recorded { wall: SystemTime::now(), event };
+                self.count.events_dropped += u64::from(self.ends.events.try_send(entry).is_err());
+            }
+            Output::Persist(intents) => drop(self.ends.intents.send_replace(intents)),
+            Output::Answer { token, answer } => self.answer(token, answer),
+            Output::Stopped => self.stopped = true,
+        }
+    }
+
+    fn advert(&mut self, vip: VipId, ifindex: u32, source: Ipv4Addr, payload: &[u8]) {
+        let result = match self.executor.sender(ifindex) {
+            Some(sender) => {
+                sender.send(source, payload).map_err(|e| SendError { errno: e.raw_os_error().unwrap_or(libc::EIO) })
+            }
+            None => Err(SendError { errno: libc::ENOTCONN }),
+        };
+        if let Some(due) = self.due {
+            self.adverts.record(Instant::now().saturating_duration_since(due));
+        }
+        self.outcomes.push_back(Outcome::Advert(vip, result));
+    }
+
+    fn arp_probe(&mut self, vip: VipId, ifindex: u32, source: Ipv4Addr, target: Ipv4Addr, tries: u8, wait: Duration) {
+        let Ok(slot) = self.probing.clone().try_reserve_owned() else {
+            self.count.arp_dropped += 1;
+            self.outcomes.push_back(Outcome::Arp { vip, target, answered: false });
+            return;
+        };
+        tokio::spawn(async move {
+            // What can't be asked isn't answered: the claimer stands.
+            let answered = arp::probe(ifindex, source, target, tries, wait).await.unwrap_or(false);
+            slot.send(Outcome::Arp { vip, target, answered });
+        });
+    }
+
+    fn start_check(&mut self, check: CheckId, sequence: u64, timeout: Duration) {
+        let refused = match self.names.programs.get(usize::from(check.0)) {
+            Some(Some(argv)) => match self.exec.check(check, sequence, argv, timeout) {
+                Ok(message) => {
+                    self.keeper.send(message, None);
+                    None
+                }
+                Err(e) => Some(e),
+            },
+            _ => match self.ends.probes.try_send(StartProbe { check, sequence, timeout }) {
+                Ok(()) => None,
+                Err(_) => Some(CheckError { what: "the agent is too busy to probe".to_owned(), overdue: true }),
+            },
+        };
+        if let Some(e) = refused {
+            self.count.probes_dropped += 1;
+            self.outcomes.push_back(Outcome::Check(check::Done { check, sequence, result: Err(e) }));
+        }
+    }
+
+    /// The keeper says that a program ended.
+    pub(super) fn exec_done(&mut self, token: u64, result: &ExecResult, output: &[u8]) {
+        let (done, next) = self.exec.done(token, result, output);
+        self.outcomes.extend(done.map(Outcome::Check));
+        if let Some(message) = next {
+            self.keeper.send(message, None);
+        }
+    }
+
+    fn owner(&mut self, record: OwnerRecord) {
+        let Some((vip, balancer)) = self.names.vips.get(usize::from(record.vip.0)).cloned() else { return };
+        let socket = record.resign.as_ref().and_then(|(ifindex, ..)| self.executor.sender(*ifindex));
+        let addresses = record.addresses.into_iter().map(|(ifindex, ip, prefix)| VipAddress { ifindex, ip, prefix });
+        let message = VipRecord {
+            vip,
+            active: record.active,
+            role_epoch: record.role_epoch,
+            addresses: addresses.collect(),
+            resign: record.resign.map(|(ifindex, source, payload)| Resign { ifindex, source, payload }),
+            interval: record.interval,
+            balancer,
+        };
+        self.keeper.send(ToKeeper::Owner(message), socket.map(AsFd::as_fd));
+    }
+
+    /// A token for an operator's request.
+    pub(super) fn remember(&mut self, reply: mpsc::Sender<Answer>) -> u64 {
+        self.waiting.retain(|_, r| !r.is_closed());
+        let token = self.next_token;
+        self.next_token += 1;
+        self.waiting.insert(token, reply);
+        token
+    }
+
+    fn answer(&mut self, token: u64, mut answer: Answer) {
+        if matches!(answer, Answer::Progress(_)) {
+            // One place is always left for the final answer.
+            let room = self.waiting.get(&token).is_some_and(|r| r.capacity() > 1 && r.try_send(answer).is_ok());
+            self.count.answers_dropped += u64::from(!room);
+            return;
+        }
+        if let Answer::Status(status) = &mut answer {
+            self.add_own(status);
+        }
+        if let Some(reply) = self.waiting.remove(&token) {
+            self.count.answers_dropped += u64::from(reply.try_send(answer).is_err());
+        }
+    }
+
+    /// What the node can't know of itself.
+    fn add_own(&self, status: &mut Status) {
+        let f = &self.figures;
+        let advert = self.adverts.snapshot();
+        let mut add = |name: &str, value: u64| {
+            status.counters.insert(name.to_owned(), value);
+        };
+        for (what, s) in [("advert", advert), ("timer", f.timer)] {
+            add(&format!("{what}_late_count"), s.count);
+            add(&format!("{what}_late_p50_us"), s.p50_us);
+            add(&format!("{what}_late_p99_us"), s.p99_us);
+            add(&format!("{what}_late_max_us"), s.max_us);
+        }
+        for (name, value) in &f.dropped {
+            add(&format!("dropped_{name}"), *value);
+        }
+        add("disk_errors", f.disk_errors);
+        add("channel_send_errors", self.count.send_errors);
+        add("channel_receive_errors", self.count.channel_errors);
+        add("vrrp_receive_errors", self.count.vrrp_errors);
+        let steps = self.executor.counters();
+        add("steps_done", steps.done);
+        add("steps_failed", steps.failed);
+    }
+
+    pub(super) fn note(&mut self, note: Note) {
+        self.count.notes_dropped += u64::from(self.ends.notes.try_send(note).is_err());
+    }
+
+    /// Makes the figures visible.
+    pub(super) fn publish(&mut self, timer: Snapshot, overruns: u64) {
+        let c = &self.count;
+        self.figures.timer = timer;
+        self.figures.advert = self.adverts.snapshot();
+        self.figures.disk_errors = self.ends.disk.errors();
+        self.figures.dropped = vec![
+            ("events", c.events_dropped),
+            ("journal_lines", self.ends.disk.dropped()),
+            ("probes", c.probes_dropped),
+            ("arp_probes", c.arp_dropped),
+            ("answers", c.answers_dropped),
+            ("notes", c.notes_dropped),
+            ("keeper_messages", self.keeper.dropped),
+            ("hook_runs", self.exec.dropped),
+            ("netlink_overruns", overruns),
+        ];
+        self.ends.figures.send_replace(Arc::new(self.figures.clone()));
+    }
+}

@@ -1,0 +1,461 @@
+//! The protocol thread: one loop that moves inputs to the node and carries out what it says.
+//!
+//! A turn reads a bounded number of inputs from each source, adverts first; a source that has more is read on in the
+//! next turn, so that no flood on one keeps another from being heard. What this loop refuses to do: touch a file,
+//! format a log line, resolve a name, start a program, wait for anything but its own sources.
+
+use super::emit::{Outcome, Outputs};
+use super::lateness::Histogram;
+use super::link::KeeperLink;
+use super::queues::{Note, ProtocolEnds};
+use crate::balancer::Process;
+use crate::balancer::watch::Watcher;
+use crate::keeper::channel::WorkerEnd;
+use crate::os::monitor::{Monitor, MonitorEvent};
+use crate::os::timerfd::TimerFd;
+use crate::os::vrrp::PACKET_MAX;
+use crate::os::{sched, udp::UdpChannel};
+use crate::reconcile::Executor;
+use holdfast_node::config::{BalancerId, BalancerKind, Config, ProcessSource, VipId};
+use holdfast_node::io::Boot;
+use holdfast_node::keeper::ipc::{ToKeeper, ToWorker};
+use holdfast_node::{Input, Node};
+use std::future::poll_fn;
+use std::io;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// Packets, datagrams or events of one source per turn.
+const PER_SOURCE: usize = 64;
+/// Messages of the keeper and deaths per turn.
+const FEW: usize = 16;
+/// Operators' requests per turn.
+const REQUESTS: usize = 8;
+/// The keeper counts on a beat this often.
+const BEAT_EVERY: Duration = Duration::from_millis(50);
+/// How old the figures may get.
+const FIGURES_EVERY: Duration = Duration::from_secs(1);
+/// Pause before something that failed is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+const MONITOR_RETRY: Duration = Duration::from_millis(100);
+/// Without a keeper nobody waits for us: leave within this time.
+const ORPHAN_DEADLINE: Duration = Duration::from_secs(3);
+/// How much later than its deadline the node may say that it has stopped.
+const STOP_SLACK: Duration = Duration::from_millis(500);
+/// How long the last message may take to the keeper.
+const GOODBYE: Duration = Duration::from_millis(100);
+
+/// What the thread is given.
+#[derive(Debug)]
+pub(super) struct Setup {
+    pub(super) config: Config,
+    pub(super) boot: Boot,
+    pub(super) keeper: WorkerEnd,
+    pub(super) watcher: Watcher,
+    pub(super) ends: ProtocolEnds,
+}
+
+/// How the loop ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// All is released and the keeper knows.
+    Clean,
+    /// The node didn't say so in time.
+    Late,
+}
+
+/// Runs the loop on the calling thread until the node has stopped.
+///
+/// # Errors
+/// A socket that nothing works without could not be opened, in words.
+pub(super) fn run(setup: Setup) -> Result<Ended, String> {
+    let realtime = sched::realtime(sched::PROTOCOL_PRIORITY);
+    let locked = sched::lock_memory_on_fault();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| format!("protocol thread's runtime: {e}"))?;
+    let _inside = runtime.enter();
+    let mut protocol = Protocol::new(setup)?;
+    for reason in [realtime.err(), locked.err()].into_iter().flatten() {
+        protocol.outputs.figures.not_realtime.get_or_insert_with(|| reason.to_string());
+        protocol.outputs.note(Note::Not(reason));
+    }
+    // The loop has limits of its own; tokio's would stop it in the middle of a turn.
+    Ok(runtime.block_on(tokio::task::unconstrained(protocol.turns())))
+}
+
+struct Protocol {
+    node: Node,
+    outputs: Outputs,
+    monitor: Monitor,
+    watcher: Watcher,
+    timer: TimerFd,
+    buffer: Vec<u8>,
+    next_beat: Instant,
+    next_figures: Instant,
+    /// When to bind the channel's socket, while it isn't.
+    bind_at: Option<Instant>,
+    /// When to read the kernel's events again, after an error.
+    monitor_at: Option<Instant>,
+    /// When to end without the node's consent.
+    stop_limit: Option<Instant>,
+    keeper_gone: bool,
+    requests_closed: bool,
+    timers: Histogram,
+}
+
+impl Protocol {
+    fn new(setup: Setup) -> Result<Self, String> {
+        let Setup { config, boot, keeper, watcher, ends } = setup;
+        let executor = Executor::new().map_err(|e| format!("netlink socket: {e}"))?;
+        let monitor = Monitor::open().map_err(|e| format!("netlink events: {e}"))?;
+        let timer = TimerFd::new().map_err(|e| format!("timer: {e}"))?;
+        let link = KeeperLink::new(keeper).map_err(|e| format!("keeper's socket: {e}"))?;
+        let now = Instant::now();
+        let bind_at = config.cluster.is_some().then_some(now);
+        let outputs = Outputs::new(&config, executor, link, ends);
+        let mut protocol = Self {
+            node: Node::new(config, boot, now),
+            outputs,
+            monitor,
+            watcher,
+            timer,
+            buffer: vec![0; PACKET_MAX.max(MAX_DATAGRAM)],
+            next_beat: now,
+            next_figures: now,
+            bind_at,
+            monitor_at: None,
+            stop_limit: None,
+            keeper_gone: false,
+            requests_closed: false,
+            timers: Histogram::default(),
+        };
+        protocol.start_balancers();
+        protocol.drain();
+        Ok(protocol)
+    }
+
+    fn start_balancers(&mut self) {
+        for b in &self.node.config().balancers {
+            if let ProcessSource::Command(argv) = &b.source {
+                let soft_stop = match b.kind {
+                    BalancerKind::Haproxy => Some(libc::SIGUSR1),
+                    BalancerKind::Process => None,
+                };
+                let name = b.name.as_str().to_owned();
+                self.outputs.keeper.send(ToKeeper::StartBalancer { name, argv: argv.clone(), soft_stop }, None);
+            }
+        }
+    }
+
+    async fn turns(&mut self) -> Ended {
+        loop {
+            poll_fn(|cx| self.poll_turn(cx)).await;
+            if self.outputs.stopped {
+                self.goodbye().await;
+                return Ended::Clean;
+            }
+            if self.stop_limit.is_some_and(|limit| Instant::now() >= limit) {
+                self.outputs.note(Note::StopLate);
+                return Ended::Late;
+            }
+            // Lets the driver look at the sockets and the ARP probes run, also while one source never runs dry.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn goodbye(&mut self) {
+        self.publish();
+        self.outputs.keeper.send(ToKeeper::Stopped, None);
+        let limit = Instant::now() + GOODBYE;
+        while self.outputs.keeper.is_behind() && Instant::now() < limit {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            self.outputs.keeper.flush();
+        }
+    }
+
+    /// One turn; ready if anything was done, so that the caller looks at all sources again.
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut busy = self.turn_vrrp(cx);
+        busy |= self.turn_clock();
+        busy |= self.turn_balancers(cx);
+        busy |= self.turn_monitor(cx);
+        busy |= self.turn_channel(cx);
+        busy |= self.turn_keeper(cx);
+        busy |= self.turn_requests(cx);
+        busy |= self.turn_checks(cx);
+        busy |= self.outputs.is_behind();
+        if busy || self.outputs.stopped {
+            self.drain();
+            return Poll::Ready(());
+        }
+        let due = self.due();
+        if due.is_some_and(|d| d <= Instant::now()) {
+            return Poll::Ready(());
+        }
+        // Can't fail for these arguments; if it did, the next input would wake us, and the keeper sees the beats stop.
+        let _ = self.timer.arm(due);
+        self.timer.poll_expired(cx).map(|_| ())
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let beat = [Some(self.next_beat), Some(self.next_figures), self.bind_at, self.monitor_at, self.stop_limit];
+        let others = [self.node.poll_timeout(), self.watcher.poll_timeout()];
+        beat.into_iter().chain(others).flatten().min()
+    }
+
+    fn feed(&mut self, input: Input<'_>) {
+        self.node.handle(Instant::now(), input);
+        self.drain();
+    }
+
+    /// Carries out what the node says, and tells it how that went, until it has nothing more to say; at most a bounded
+    /// number of results at a time, the rest in the next turn.
+    fn drain(&mut self) {
+        self.outputs.carry_out(&mut self.node);
+        for _ in 0..PER_SOURCE * 4 {
+            let Some(outcome) = self.outputs.outcomes.pop_front() else { return };
+            self.node.handle(Instant::now(), outcome.into_input());
+            self.outputs.carry_out(&mut self.node);
+        }
+    }
+
+    fn turn_vrrp(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut count = 0;
+        while count < PER_SOURCE
+            && let Poll::Ready((ifindex, received)) = self.outputs.executor.poll_recv(cx, &mut buffer)
+        {
+            count += 1;
+            match received {
+                Ok(n) => self.feed(Input::Vrrp { ifindex, packet: buffer.get(..n).unwrap_or_default() }),
+                // The link's own event says what happened to it.
+                Err(_) => self.outputs.count.vrrp_errors += 1,
+            }
+        }
+        self.buffer = buffer;
+        count > 0
+    }
+
+    /// Everything that is due by the clock.
+    fn turn_clock(&mut self) -> bool {
+        let mut busy = false;
+        let now = Instant::now();
+        if now >= self.next_beat {
+            self.outputs.keeper.send(ToKeeper::Beat, None);
+            self.next_beat = now + BEAT_EVERY;
+            busy = true;
+        }
+        if let Some(due) = self.node.poll_timeout().filter(|due| *due <= now) {
+            self.timers.record(now.saturating_duration_since(due));
+            self.outputs.due = Some(due);
+            self.feed(Input::Timer);
+            self.outputs.due = None;
+            busy = true;
+        }
+        if self.watcher.poll_timeout().is_some_and(|due| due <= now) {
+            self.watcher.timeout(now);
+            busy = true;
+        }
+        if self.bind_at.is_some_and(|at| at <= now) {
+            self.bind_channel(now);
+            busy = true;
+        }
+        if self.monitor_at.is_some_and(|at| at <= now) {
+            self.monitor_at = None;
+            busy = true;
+        }
+        if now >= self.next_figures {
+            self.next_figures = now + FIGURES_EVERY;
+            self.publish();
+        }
+        busy
+    }
+
+    fn bind_channel(&mut self, now: Instant) {
+        let Some(listen) = self.node.config().cluster.as_ref().map(|c| c.listen) else {
+            self.bind_at = None;
+            return;
+        };
+        match UdpChannel::bind(listen) {
+            Ok(socket) => {
+                self.outputs.channel = Some(socket);
+                self.bind_at = None;
+                if self.outputs.count.bind_errors > 0 {
+                    self.outputs.note(Note::ChannelBound { listen });
+                }
+            }
+            Err(e) => {
+                if self.outputs.count.bind_errors == 0 {
+                    self.outputs.note(Note::ChannelBind { listen, errno: errno(&e) });
+                }
+                self.outputs.count.bind_errors += 1;
+                self.bind_at = Some(now + RETRY);
+            }
+        }
+    }
+
+    fn turn_balancers(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut count = 0;
+        while count < FEW
+            && let Poll::Ready((balancer, state)) = self.watcher.poll(cx, Instant::now())
+        {
+            count += 1;
+            self.feed(Input::Balancer { balancer, state });
+        }
+        count > 0
+    }
+
+    fn turn_monitor(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.monitor_at.is_some() {
+            return false;
+        }
+        let mut count = 0;
+        while count < PER_SOURCE
+            && let Poll::Ready(event) = self.monitor.poll_next(cx)
+        {
+            count += 1;
+            match event {
+                Ok(MonitorEvent::Resync { links, addresses }) => {
+                    self.feed(Input::Resync { links: &links, addresses: &addresses });
+                }
+                Ok(MonitorEvent::Link(link)) => self.feed(Input::Link(link)),
+                Ok(MonitorEvent::LinkGone { ifindex }) => self.feed(Input::LinkGone { ifindex }),
+                Ok(MonitorEvent::Address(address)) => self.feed(Input::Address(address)),
+                Ok(MonitorEvent::AddressGone { ifindex, ip, prefix }) => {
+                    self.feed(Input::AddressGone { ifindex, ip, prefix });
+                }
+                Err(e) => {
+                    if self.outputs.count.monitor_errors == 0 {
+                        self.outputs.note(Note::Monitor { errno: errno(&e) });
+                    }
+                    self.outputs.count.monitor_errors += 1;
+                    self.monitor_at = Some(Instant::now() + MONITOR_RETRY);
+                    break;
+                }
+            }
+        }
+        count > 0
+    }
+
+    fn turn_channel(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut count = 0;
+        while count < PER_SOURCE
+            && let Some(socket) = &self.outputs.channel
+            && let Poll::Ready(received) = socket.poll_recv(cx, &mut buffer)
+        {
+            count += 1;
+            match received {
+                Ok((n, from)) => self.feed(Input::Datagram { from, bytes: buffer.get(..n).unwrap_or_default() }),
+                // An answer of the network to what we sent: the peer's silence says as much.
+                Err(_) => self.outputs.count.channel_errors += 1,
+            }
+        }
+        self.buffer = buffer;
+        count > 0
+    }
+
+    fn turn_keeper(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut count = 0;
+        while count < FEW && !self.keeper_gone {
+            let Poll::Ready(message) = self.outputs.keeper.poll_receive(cx) else { break };
+            count += 1;
+            match message {
+                Some(message) => self.keeper_says(message),
+                None => {
+                    self.keeper_gone = true;
+                    self.outputs.note(Note::KeeperGone);
+                    self.stop(ORPHAN_DEADLINE);
+                }
+            }
+        }
+        count > 0
+    }
+
+    fn keeper_says(&mut self, message: ToWorker) {
+        match message {
+            // Answered before this thread began.
+            ToWorker::Boot { .. } => {}
+            ToWorker::Lapsed { vip, role_epoch } => {
+                let position = self.node.config().vips.iter().position(|v| v.name.as_str() == vip);
+                if let Some(id) = position.and_then(|p| u16::try_from(p).ok()) {
+                    self.feed(Input::Lapsed { vip: VipId(id), role_epoch });
+                }
+                self.outputs.note(Note::Lapsed { vip });
+            }
+            ToWorker::Balancer { name, pid, start_time } => {
+                if let Some(id) = self.balancer(&name) {
+                    self.watcher.started(id, Process { start: start_time, pid });
+                }
+            }
+            ToWorker::BalancerExited { name, pid, what } => {
+                if let Some(id) = self.balancer(&name) {
+                    self.watcher.exited(Instant::now(), id, pid, &what);
+                }
+            }
+            ToWorker::ExecDone { token, result, output } => self.outputs.exec_done(token, &result, &output),
+            ToWorker::Reload => self.outputs.note(Note::Reload),
+            ToWorker::Stop { deadline } => {
+                self.outputs.note(Note::Stop { deadline });
+                self.stop(deadline);
+            }
+        }
+    }
+
+    fn stop(&mut self, deadline: Duration) {
+        let limit = Instant::now() + deadline + STOP_SLACK;
+        self.stop_limit = Some(self.stop_limit.map_or(limit, |l| l.min(limit)));
+        self.feed(Input::Stop { deadline });
+    }
+
+    fn balancer(&self, name: &str) -> Option<BalancerId> {
+        let position = self.node.config().balancers.iter().position(|b| b.name.as_str() == name)?;
+        u16::try_from(position).ok().map(BalancerId)
+    }
+
+    fn turn_requests(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut count = 0;
+        while count < REQUESTS && !self.requests_closed {
+            let Poll::Ready(asked) = self.outputs.ends.requests.poll_recv(cx) else { break };
+            match asked {
+                Some(asked) => {
+                    count += 1;
+                    let token = self.outputs.remember(asked.reply);
+                    self.feed(Input::Operator { token, request: asked.request });
+                }
+                None => self.requests_closed = true,
+            }
+        }
+        count > 0
+    }
+
+    fn turn_checks(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut count = 0;
+        while count < PER_SOURCE {
+            // Err of either: the runtime is ending, so are we.
+            if let Poll::Ready(Some(done)) = self.outputs.ends.results.poll_recv(cx) {
+                self.feed(Outcome::Check(done).into_input());
+            } else if let Poll::Ready(Some(outcome)) = self.outputs.probed.poll_recv(cx) {
+                self.feed(outcome.into_input());
+            } else {
+                break;
+            }
+            count += 1;
+        }
+        count > 0
+    }
+
+    fn publish(&mut self) {
+        let timer = self.timers.snapshot();
+        self.outputs.publish(timer, self.monitor.overruns());
+    }
+}
+
+/// A datagram of the channel is smaller; what is longer is cut, and then fails its authentication.
+const MAX_DATAGRAM: usize = 2_048;
+
+fn errno(e: &io::Error) -> i32 {
+    e.raw_os_error().unwrap_or(libc::EIO)
+}

@@ -1,0 +1,125 @@
+//! What lies between the protocol thread and the runtime: every queue, its limit, and what happens when it's full.
+
+use super::api::{Asked, REQUESTS_MAX, Recorded, WorkerFigures};
+use crate::check;
+use crate::os::sched;
+use holdfast_node::config::CheckId;
+use holdfast_node::drain::Intents;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+
+/// Events on their way to ring, log and disk. Full → dropped and counted; the ids show the gap.
+const EVENTS_MAX: usize = 4_096;
+/// Probes on their way to the runtime. Full → the probe fails at once, saying so.
+const PROBES_MAX: usize = 256;
+/// Results of probes. Full → they wait in their tasks, and the node's own deadline counts them as overdue.
+const RESULTS_MAX: usize = 256;
+/// Things to log. Full → dropped and counted.
+const NOTES_MAX: usize = 64;
+
+/// A probe to run.
+#[derive(Debug)]
+pub(super) struct StartProbe {
+    pub(super) check: CheckId,
+    pub(super) sequence: u64,
+    pub(super) timeout: Duration,
+}
+
+/// Something for the log that is no event of the node. The protocol thread doesn't format; the runtime does.
+#[derive(Debug)]
+pub(super) enum Note {
+    /// Scheduling or memory is not as it should be.
+    Not(sched::Reason),
+    /// The channel's socket can't be bound; tried again every second.
+    ChannelBind { listen: SocketAddr, errno: i32 },
+    /// It is bound, after it had failed.
+    ChannelBound { listen: SocketAddr },
+    /// The kernel's events can't be read; tried again.
+    Monitor { errno: i32 },
+    /// The keeper is gone.
+    KeeperGone,
+    /// The keeper wants us to stop.
+    Stop { deadline: Duration },
+    /// Not released within the deadline: what is left is the keeper's and the kernel's.
+    StopLate,
+    /// SIGHUP.
+    Reload,
+    /// The keeper gave a VIP away.
+    Lapsed { vip: String },
+}
+
+/// The protocol thread's ends.
+#[derive(Debug)]
+pub(super) struct ProtocolEnds {
+    pub(super) requests: mpsc::Receiver<Asked>,
+    pub(super) results: mpsc::Receiver<check::Done>,
+    pub(super) events: mpsc::Sender<Recorded>,
+    pub(super) probes: mpsc::Sender<StartProbe>,
+    pub(super) intents: watch::Sender<Intents>,
+    pub(super) figures: watch::Sender<Arc<WorkerFigures>>,
+    pub(super) notes: mpsc::Sender<Note>,
+    pub(super) disk: Arc<DiskFigures>,
+}
+
+/// The runtime's ends.
+#[derive(Debug)]
+pub(super) struct RuntimeEnds {
+    pub(super) requests: mpsc::Sender<Asked>,
+    pub(super) results: mpsc::Sender<check::Done>,
+    pub(super) events: mpsc::Receiver<Recorded>,
+    pub(super) probes: mpsc::Receiver<StartProbe>,
+    /// Only the last intents count: a newer one overwrites what isn't stored yet.
+    pub(super) intents: watch::Receiver<Intents>,
+    pub(super) figures: watch::Receiver<Arc<WorkerFigures>>,
+    pub(super) notes: mpsc::Receiver<Note>,
+    pub(super) disk: Arc<DiskFigures>,
+}
+
+/// Counted where the disk is written, shown with the rest.
+#[derive(Debug, Default)]
+pub(super) struct DiskFigures {
+    errors: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl DiskFigures {
+    pub(super) fn add(&self, errors: u64, dropped: u64) {
+        self.errors.fetch_add(errors, Ordering::Relaxed);
+        self.dropped.fetch_add(dropped, Ordering::Relaxed);
+    }
+
+    pub(super) fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+/// All queues. `intents`: what is stored already.
+pub(super) fn pair(stored: Intents) -> (ProtocolEnds, RuntimeEnds) {
+    let (requests_in, requests) = mpsc::channel(REQUESTS_MAX);
+    let (results_in, results) = mpsc::channel(RESULTS_MAX);
+    let (events, events_out) = mpsc::channel(EVENTS_MAX);
+    let (probes, probes_out) = mpsc::channel(PROBES_MAX);
+    let (intents, intents_out) = watch::channel(stored);
+    let (figures, figures_out) = watch::channel(Arc::default());
+    let (notes, notes_out) = mpsc::channel(NOTES_MAX);
+    let disk = Arc::<DiskFigures>::default();
+    let protocol = ProtocolEnds { requests, results, events, probes, intents, figures, notes, disk: Arc::clone(&disk) };
+    let runtime = RuntimeEnds {
+        requests: requests_in,
+        results: results_in,
+        events: events_out,
+        probes: probes_out,
+        intents: intents_out,
+        figures: figures_out,
+        notes: notes_out,
+        disk,
+    };
+    (protocol, runtime)
+}
