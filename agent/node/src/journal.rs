@@ -69,6 +69,8 @@ pub enum Kind {
     Keep { vip: String, peer: String },
     /// This node keeps a VIP although it can't serve it well: nobody is better.
     FailOpen { vip: String, why: String },
+    /// This node gives the VIP away although no other is known to be able to serve.
+    LastNode { vip: String, why: String },
     /// An address that we own vanished and was put back.
     AddressVanished { vip: String, address: String },
     /// An address vanishes again and again.
@@ -117,7 +119,9 @@ impl Kind {
     /// How loud this is.
     pub fn severity(&self) -> Severity {
         match self {
-            Self::FailOpen { .. } | Self::AddressFault { .. } | Self::SendFailed { .. } => Severity::Fault,
+            Self::FailOpen { .. } | Self::LastNode { .. } | Self::AddressFault { .. } | Self::SendFailed { .. } => {
+                Severity::Fault
+            }
             Self::StepFailed { .. }
             | Self::AddressVanished { .. }
             | Self::ProbeFailed { .. }
@@ -146,6 +150,9 @@ impl Kind {
             Self::Reasserted { vip, .. } => Some(format!("reassert {vip}")),
             Self::VrrpNotice { vip, what } => Some(format!("notice {vip} {what}")),
             Self::Claimed { vip, peer } => Some(format!("claim {vip} {peer}")),
+            Self::Link { interface, .. } => Some(format!("link {interface}")),
+            Self::SendRecovered { vip, .. } => Some(format!("sent {vip}")),
+            Self::Stalled { .. } => Some("stall".to_owned()),
             Self::TakeNow { vip, peer, taken: false, .. } => Some(format!("take {vip} {peer}")),
             _ => None,
         }

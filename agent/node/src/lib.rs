@@ -12,13 +12,25 @@
 
 #![forbid(unsafe_code)]
 
+mod announce;
+mod checks;
+mod claims;
 pub mod config;
+pub mod decide;
+pub mod diff;
 pub mod drain;
 pub mod io;
 pub mod journal;
 pub mod keeper;
+pub mod mutants;
 mod node;
+mod observe;
+pub mod reasons;
+mod segment;
 pub mod status;
+mod turn;
+mod vip;
+pub mod world;
 
 pub use io::{Input, Output, Step};
 pub use node::Node;

@@ -1,41 +1,190 @@
 //! The composition: one node, its inputs and outputs.
+//!
+//! An input first becomes an observation in the [`World`] (or goes to the machine it is for); then, if anything that
+//! matters changed or time is up, one turn decides and acts (`turn`). Steady state does neither: an advert that only
+//! re-arms a timer costs no decision.
 
-use crate::config::Config;
-use crate::io::{Boot, Input, Output};
-use crate::journal::Journal;
-use crate::status::{Status, Verdict};
-use std::collections::{BTreeMap, VecDeque};
-use std::time::Instant;
+use crate::checks::Checks;
+use crate::config::{Config, VipId};
+use crate::decide::{Plan, decide, managed};
+use crate::diff::Actual;
+use crate::drain::{Drain, Intents, Stop};
+use crate::io::{Boot, Input, Output, Request};
+use crate::journal::{Journal, Kind};
+use crate::status::Status;
+use crate::vip::VipRun;
+use crate::world::World;
+use holdfast_statesync::channel::{self, Channel, ChannelConfig, PeerConfig};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// Outputs held for a caller that doesn't drain; full: the oldest is lost and counted. One input of a node with 255
+/// VIPs makes fewer.
+const OUTPUTS_MAX: usize = 65_536;
 
 /// A whole node. See the crate's documentation.
 #[derive(Debug)]
 pub struct Node {
-    config: Config,
-    boot: Boot,
-    started: Instant,
-    #[allow(dead_code)]
-    journal: Journal,
-    outputs: VecDeque<Output>,
+    pub(crate) config: Config,
+    pub(crate) by_name: BTreeMap<String, VipId>,
+    pub(crate) managed: BTreeSet<IpAddr>,
+    pub(crate) epoch: u64,
+    pub(crate) started: Instant,
+    pub(crate) world: World,
+    pub(crate) plan: Plan,
+    pub(crate) actual: Actual,
+    pub(crate) vips: Vec<VipRun>,
+    pub(crate) checks: Checks,
+    pub(crate) channel: Option<Channel>,
+    pub(crate) intents: Intents,
+    pub(crate) drain: Option<Drain>,
+    /// The drain in force was forced: it leaves even if nobody takes over.
+    pub(crate) forced: bool,
+    pub(crate) stop: Option<Stop>,
+    pub(crate) journal: Journal,
+    pub(crate) counters: BTreeMap<String, u64>,
+    pub(crate) out: Buckets,
+    pub(crate) outputs: VecDeque<Output>,
+    /// Something that a decision depends on changed.
+    pub(crate) dirty: bool,
+    pub(crate) decided_at: Option<Instant>,
+    pub(crate) reconcile_at: Option<Instant>,
+    pub(crate) reconcile_due: bool,
+    pub(crate) announcements: VecDeque<(u32, IpAddr)>,
+    pub(crate) report_at: Instant,
+    pub(crate) report_due: bool,
+    pub(crate) report_sequence: u64,
+    /// The kernel's state is known.
+    pub(crate) synced: bool,
+    pub(crate) stopped: bool,
+    wake: Option<Instant>,
+}
+
+/// What one turn puts out, in the order in which it leaves.
+#[derive(Debug, Default)]
+pub(crate) struct Buckets {
+    /// Sockets that the rest needs.
+    pub first: Vec<Output>,
+    /// Priority 0 and "take it now": these save the most time.
+    pub urgent: Vec<Output>,
+    pub owners: Vec<Output>,
+    pub steps: Vec<Output>,
+    pub announces: Vec<Output>,
+    pub adverts: Vec<Output>,
+    pub datagrams: Vec<Output>,
+    pub rest: Vec<Output>,
+    pub last: Vec<Output>,
 }
 
 impl Node {
-    /// A node that has seen nothing yet. It does nothing before its first [`Input::Resync`].
+    /// A node that has seen nothing yet. It does nothing to the kernel before its first [`Input::Resync`].
     pub fn new(config: Config, boot: Boot, now: Instant) -> Self {
-        let journal = Journal::new(boot.last_event_id);
-        Self { config, boot, started: now, journal, outputs: VecDeque::new() }
+        let mut world = World::new(&config, now);
+        let by_name: BTreeMap<String, VipId> =
+            (0..).map(VipId).zip(&config.vips).map(|(id, vip)| (vip.name.as_str().to_owned(), id)).collect();
+        for (name, role_epoch) in &boot.resume {
+            let view = by_name.get(name).and_then(|id| world.vips.get_mut(usize::from(id.0)));
+            if let Some(view) = view {
+                view.resume = Some(*role_epoch);
+                view.role_epoch = *role_epoch;
+                view.assumed_fit_until = Some(now + crate::turn::ASSUMED_FIT);
+            }
+        }
+        let channel = match (&config.cluster, boot.secret_key) {
+            (Some(cluster), Some(secret_key)) => {
+                let peer = |p: &crate::config::Peer| PeerConfig {
+                    name: p.name.as_str().to_owned(),
+                    address: p.address,
+                    public_keys: p.public_keys.clone(),
+                };
+                let peers = cluster.peers.iter().map(peer).collect();
+                Some(Channel::new(ChannelConfig { secret_key, epoch: boot.epoch, peers }, boot.seed, now))
+            }
+            _ => None,
+        };
+        let mut node = Self {
+            by_name,
+            managed: managed(&config),
+            epoch: boot.epoch,
+            started: now,
+            plan: decide(&config, &world, now),
+            world,
+            actual: Actual::default(),
+            vips: config.vips.iter().map(|vip| VipRun::new(vip, now)).collect(),
+            checks: Checks::new(config.checks.len(), now),
+            channel,
+            intents: boot.intents,
+            drain: None,
+            forced: false,
+            stop: None,
+            journal: Journal::new(boot.last_event_id),
+            counters: BTreeMap::new(),
+            out: Buckets::default(),
+            outputs: VecDeque::new(),
+            dirty: true,
+            decided_at: None,
+            reconcile_at: None,
+            reconcile_due: true,
+            announcements: VecDeque::new(),
+            report_at: now,
+            report_due: false,
+            report_sequence: 0,
+            synced: false,
+            stopped: false,
+            wake: Some(now),
+            config,
+        };
+        node.set_withheld();
+        let name = node.config.node.as_str().to_owned();
+        node.event(now, None, Kind::Started { node: name, epoch: boot.epoch });
+        node.drain_channel(now);
+        node.flush();
+        node
     }
 
     /// Takes one input. Drain [`Self::poll_output`] after each.
-    pub fn handle(&mut self, _now: Instant, _input: Input<'_>) {}
+    pub fn handle(&mut self, now: Instant, input: Input<'_>) {
+        if self.stopped {
+            return;
+        }
+        self.notice_stall(now);
+        match input {
+            Input::Timer => {}
+            Input::Vrrp { ifindex, packet } => self.on_vrrp(now, ifindex, packet),
+            Input::AdvertSent { vip, result } => self.on_advert_sent(now, vip, result),
+            Input::Datagram { from, bytes } => self.on_datagram(now, channel::Input::Datagram { from, bytes }),
+            Input::ArpProbed { vip, target, answered } => self.on_arp_probed(now, vip, target, answered),
+            Input::Link(link) => self.on_link(now, link),
+            Input::LinkGone { ifindex } => self.on_link_gone(now, ifindex),
+            Input::Address(address) => self.on_address(address),
+            Input::AddressGone { ifindex, ip, prefix } => self.on_address_gone(now, (ifindex, ip, prefix)),
+            Input::Resync { links, addresses } => self.on_resync(now, links, addresses),
+            Input::StepDone { step, result } => self.on_step_done(now, &step, result),
+            Input::Balancer { balancer, state } => self.on_balancer(now, balancer, state),
+            Input::CheckDone { check, sequence, result } => self.on_check_done(now, check, sequence, result),
+            Input::Operator { token, request } => match request {
+                Request::Status => {
+                    let status = Box::new(self.status(now));
+                    self.answer(token, crate::io::Answer::Status(status));
+                }
+                request => self.on_operator(now, token, request),
+            },
+            Input::Stop { deadline } => self.on_stop(now, deadline),
+        }
+        self.run_due(now);
+        self.wake = self.next_wake(now);
+        self.flush();
+    }
 
     /// What the caller must do, in order.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
 
-    /// When [`Input::Timer`] is wanted next.
+    /// When [`Input::Timer`] is wanted next. `None`: nothing armed (after [`Output::Stopped`]).
     pub fn poll_timeout(&self) -> Option<Instant> {
-        None
+        self.wake
     }
 
     /// The configuration in force.
@@ -43,22 +192,93 @@ impl Node {
         &self.config
     }
 
+    /// Everything this node has observed.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// What it decided last.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
     /// Status at `now`.
     pub fn status(&self, now: Instant) -> Status {
-        Status {
-            schema: 1,
-            verdict: Verdict::Critical,
-            summary: String::new(),
-            node: String::new(),
-            epoch: self.boot.epoch,
-            age_ms: crate::io::age_ms(now, self.started),
-            vips: vec![],
-            peers: vec![],
-            balancers: vec![],
-            checks: vec![],
-            drain: None,
-            counters: BTreeMap::new(),
-            warnings: vec![],
+        crate::status::of(self, now)
+    }
+
+    /// A stall is seen at the first input after it, whatever that is: the timer that should have come didn't.
+    fn notice_stall(&mut self, now: Instant) {
+        let Some(wake) = self.wake else { return };
+        let late = now.saturating_duration_since(wake);
+        // The shortest down time a peer can have: three intervals and no skew (priority 255).
+        let shortest = self.config.vips.iter().map(|vip| vip.vrrp.interval.duration() * 3).min();
+        if shortest.is_some_and(|shortest| late > shortest) {
+            self.on_stall(now, late);
         }
     }
+
+    pub(crate) fn count(&mut self, name: &str) {
+        match self.counters.get_mut(name) {
+            Some(counter) => *counter = counter.saturating_add(1),
+            None => {
+                self.counters.insert(name.to_owned(), 1);
+            }
+        }
+    }
+
+    /// Writes the journal; the entry's number, to be the cause of others.
+    pub(crate) fn event(&mut self, now: Instant, cause: Option<u64>, kind: Kind) -> Option<u64> {
+        let event = self.journal.record(now, cause, kind)?;
+        let id = event.id;
+        self.out.rest.push(Output::Event(event));
+        Some(id)
+    }
+
+    pub(crate) fn answer(&mut self, token: u64, answer: crate::io::Answer) {
+        self.out.rest.push(Output::Answer { token, answer });
+    }
+
+    fn flush(&mut self) {
+        let Buckets { first, urgent, owners, steps, announces, adverts, datagrams, rest, last } =
+            std::mem::take(&mut self.out);
+        for output in [first, urgent, owners, steps, announces, adverts, datagrams, rest, last].into_iter().flatten() {
+            if self.outputs.len() >= OUTPUTS_MAX {
+                self.outputs.pop_front();
+                self.count("outputs_lost");
+            }
+            self.stopped |= output == Output::Stopped;
+            self.outputs.push_back(output);
+        }
+        if self.stopped {
+            self.wake = None;
+        }
+    }
+
+    /// The earliest of everything that waits for a time.
+    fn next_wake(&self, now: Instant) -> Option<Instant> {
+        let routers = self.vips.iter().filter_map(|run| run.router.poll_timeout());
+        let announcers = self.vips.iter().filter_map(|run| run.announcer.poll_timeout());
+        let views = self.world.vips.iter().flat_map(|view| {
+            let fault = view.fault.map(|f| f.until);
+            let leaving = view.leaving.and_then(|l| l.until);
+            [fault, leaving, view.assumed_fit_until, view.relisten_until].into_iter().flatten().filter(|at| *at > now)
+        });
+        let channel = self.channel.as_ref().map(|c| (c.poll_timeout(), self.report_at));
+        let channel = channel.into_iter().flat_map(|(at, report)| [at, Some(report)]).flatten();
+        let operators = self.drain.iter().map(|d| d.deadline).chain(self.stop.iter().map(|s| s.deadline));
+        let checks = self.checks.poll_timeout();
+        let wake = routers
+            .chain(announcers)
+            .chain(views)
+            .chain(channel)
+            .chain(operators.filter(|at| *at > now))
+            .chain(checks)
+            .chain(self.reconcile_at)
+            .min();
+        // A node with nothing to do still looks around: what it decides may depend on the age of a word.
+        Some(wake.map_or(now + IDLE, |at| at.min(now + IDLE)))
+    }
 }
+
+const IDLE: Duration = Duration::from_millis(500);

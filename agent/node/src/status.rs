@@ -1,7 +1,17 @@
 //! What `status` says (DESIGN section 3), with the age of every value. Its JSON is a public interface: `schema` 1.
 
+use crate::config::{BalancerKind, CheckId, VipId};
+use crate::decide::{VipPlan, decide};
+use crate::io::{BalancerState, age_ms};
+use crate::node::Node;
+use crate::segment::state_word;
+use crate::turn::fitness_word;
+use crate::world::CheckState;
+use holdfast_statesync::message::Role;
+use holdfast_vrrp::State;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 /// The one-word judgement; also the exit code of `holdfast status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -207,4 +217,260 @@ pub struct Warning {
     pub text: String,
     /// What to do about it.
     pub remedy: String,
+}
+
+/// Status of a node at `now`.
+pub(crate) fn of(node: &Node, now: Instant) -> Status {
+    let plan = decide(&node.config, &node.world, now);
+    let vips: Vec<VipStatus> = node.ids().zip(&plan.vips).map(|(id, plan)| vip(node, id, plan, now)).collect();
+    let peers = peers(node, now);
+    let (verdict, summary, warnings) = judge(node, &vips, &peers, now);
+    let mut counters = node.counters.clone();
+    counters.insert("checks_late".to_owned(), node.checks.late);
+    Status {
+        schema: 1,
+        verdict,
+        summary,
+        node: node.config.node.as_str().to_owned(),
+        epoch: node.epoch,
+        age_ms: age_ms(now, node.started),
+        vips,
+        peers,
+        balancers: balancers(node, now),
+        checks: checks(node, now),
+        drain: drain(node, now),
+        counters,
+        warnings,
+    }
+}
+
+fn vip(node: &Node, id: VipId, plan: &VipPlan, now: Instant) -> VipStatus {
+    let (config, view, run) = (node.vip_config(id), node.view(id), node.run(id));
+    let address = |a: &crate::config::VipAddress| {
+        let key = node.world.link(&a.interface).map(|link| (link.ifindex, a.ip, a.prefix));
+        AddressStatus {
+            address: format!("{}/{}", a.ip, a.prefix),
+            interface: a.interface.as_str().to_owned(),
+            present: key.is_some_and(|key| node.actual.present(&key)),
+            age_ms: key.and_then(|key| node.actual.refreshed(&key)).map(|at| age_ms(now, at)),
+        }
+    };
+    let heard = view.heard.map(|h| HeardStatus {
+        from: h.from.to_string(),
+        priority: h.priority.get(),
+        age_ms: age_ms(now, h.at),
+    });
+    VipStatus {
+        name: config.name.as_str().to_owned(),
+        state: state_word(view.state).to_owned(),
+        owner: owner(node, id, now),
+        age_ms: age_ms(now, view.since),
+        addresses: config.addresses.iter().map(address).collect(),
+        priority: run.priority,
+        configured_priority: config.vrrp.priority.get(),
+        interface: config.vrrp.interface.as_str().to_owned(),
+        vrid: config.vrrp.vrid.get(),
+        interval_ms: u64::try_from(config.vrrp.interval.duration().as_millis()).unwrap_or(u64::MAX),
+        fitness: fitness_word(plan.fitness).to_owned(),
+        fitness_age_ms: age_ms(now, run.fitness_since),
+        fail_open: view.last_resort || plan.fail_open,
+        reasons: plan.reasons.iter().map(ToString::to_string).collect(),
+        peers: peer_views(node, id, now),
+        heard,
+        role_epoch: view.role_epoch,
+    }
+}
+
+/// The owner as far as is known: ourselves, else who says so over the channel, else who was heard on the segment.
+fn owner(node: &Node, id: VipId, now: Instant) -> Option<String> {
+    let view = node.view(id);
+    if view.state == State::Active {
+        return Some(node.config.node.as_str().to_owned());
+    }
+    if let Some(peer) = node.world.active_peer(id, now) {
+        return Some(node.peer_name(peer));
+    }
+    let fresh = |h: &crate::world::HeardAdvert| {
+        h.priority != holdfast_vrrp::Priority::RESIGN
+            && now.saturating_duration_since(h.at) <= h.interval.duration() * 4
+    };
+    view.heard.filter(fresh).map(|h| h.from.to_string())
+}
+
+fn peer_views(node: &Node, id: VipId, now: Instant) -> Vec<PeerView> {
+    let each = node.config.cluster.iter().flat_map(|c| &c.peers).zip(&node.world.peers);
+    each.map(|(peer, view)| {
+        let report = view.vip(id, now);
+        PeerView {
+            name: peer.name.as_str().to_owned(),
+            role: report.map_or("unknown", |r| role_word(r.role)).to_owned(),
+            fitness: report.map_or("unknown", |r| fitness_word(r.fitness)).to_owned(),
+            priority: report.map(|r| r.priority),
+            age_ms: view.vips.get(&id).map(|(at, _)| age_ms(now, *at)),
+        }
+    })
+    .collect()
+}
+
+fn peers(node: &Node, now: Instant) -> Vec<PeerStatus> {
+    let each = node.config.cluster.iter().flat_map(|c| &c.peers).zip(&node.world.peers);
+    each.map(|(peer, view)| {
+        let balancers = view.balancers.iter().map(|(name, (at, fitness))| {
+            let fresh = crate::world::PeerView::fresh(*at, now);
+            (name.clone(), if fresh { fitness_word(*fitness) } else { "unknown" }.to_owned())
+        });
+        PeerStatus {
+            name: peer.name.as_str().to_owned(),
+            reachable: view.reachable(now),
+            age_ms: view.heard_at.map(|at| age_ms(now, at)),
+            address: peer.address.to_string(),
+            epoch: (view.epoch != 0).then_some(view.epoch),
+            left: view.left,
+            balancers: balancers.collect(),
+        }
+    })
+    .collect()
+}
+
+fn balancers(node: &Node, now: Instant) -> Vec<BalancerStatus> {
+    let each = node.config.balancers.iter().zip(&node.world.balancers);
+    each.map(|(balancer, view)| {
+        let (state, pid, why) = match &view.state {
+            BalancerState::Unknown { why } => ("unknown", None, Some(why.clone())),
+            BalancerState::Alive { pid } => ("alive", Some(*pid), None),
+            BalancerState::Gone { pid, why } => ("gone", Some(*pid), Some(why.clone())),
+        };
+        let kind = match balancer.kind {
+            BalancerKind::Haproxy => "haproxy",
+            BalancerKind::Process => "process",
+        };
+        BalancerStatus {
+            name: balancer.name.as_str().to_owned(),
+            kind: kind.to_owned(),
+            state: state.to_owned(),
+            pid,
+            why,
+            age_ms: age_ms(now, view.since),
+        }
+    })
+    .collect()
+}
+
+fn checks(node: &Node, now: Instant) -> Vec<CheckStatus> {
+    let each = (0..).map(CheckId).zip(&node.config.checks).zip(&node.world.checks);
+    each.map(|((id, check), view)| {
+        let (successes, failures, last) = node.checks.counts(id);
+        CheckStatus {
+            name: check.name.as_str().to_owned(),
+            state: match view.state {
+                CheckState::Unknown => "unknown",
+                CheckState::Passed => "passed",
+                CheckState::Failed => "failed",
+            }
+            .to_owned(),
+            age_ms: age_ms(now, view.since),
+            shared: check.shared,
+            last: last.map(|(_, result)| result.clone().err().unwrap_or_else(|| "ok".to_owned())),
+            last_age_ms: last.map(|(at, _)| age_ms(now, *at)),
+            successes,
+            failures,
+        }
+    })
+    .collect()
+}
+
+fn drain(node: &Node, now: Instant) -> Option<DrainStatus> {
+    let intent = node.intents.drain.as_ref()?;
+    let waits = node.ids().filter(|id| {
+        let view = node.view(*id);
+        view.state == State::Active || view.leaving.is_some()
+    });
+    let waits_for: Vec<String> = waits.map(|id| node.vip_name(id)).collect();
+    Some(DrainStatus {
+        who: intent.who.clone(),
+        reason: intent.reason.clone(),
+        since_unix_ms: intent.since_unix_ms,
+        until_unix_ms: intent.until_unix_ms,
+        phase: if waits_for.is_empty() { "drained" } else { "moving" }.to_owned(),
+        age_ms: age_ms(now, node.drain.as_ref().map_or(node.started, |d| d.started)),
+        waits_for,
+    })
+}
+
+/// The verdict, its line, and what somebody should look at.
+fn judge(node: &Node, vips: &[VipStatus], peers: &[PeerStatus], now: Instant) -> (Verdict, String, Vec<Warning>) {
+    let mut verdict = Verdict::Ok;
+    let mut warnings = Vec::new();
+    let mut worse = |to: Verdict, text: String, remedy: &str| {
+        verdict = verdict.max(to);
+        warnings.push(Warning { text, remedy: remedy.to_owned() });
+    };
+    let mut spare = usize::MAX;
+    for (id, vip) in node.ids().zip(vips) {
+        let rivals = vip.peers.iter().filter(|p| p.role == "active").count() + usize::from(vip.state == "active");
+        let able = node.world.able_peers(id, now).len() + usize::from(vip.fitness == "fit" && vip.state != "off");
+        spare = spare.min(able.saturating_sub(1));
+        match &vip.owner {
+            None => worse(
+                Verdict::Critical,
+                format!("{} has no owner", vip.name),
+                "see `holdfast explain` on each node for why it does not take it",
+            ),
+            Some(_) if rivals > 1 => worse(
+                Verdict::Critical,
+                format!("{} has {rivals} owners", vip.name),
+                "the nodes do not hear each other's adverts: check the segment and its filters for IP protocol 112",
+            ),
+            Some(owner) if vip.fail_open && vip.state == "active" => worse(
+                Verdict::Degraded,
+                format!("{owner} keeps {} though it can't serve it well: {}", vip.name, first(&vip.reasons)),
+                "repair the balancer or its checks on any node",
+            ),
+            Some(_) => {}
+        }
+        if vip.fitness != "fit" && vip.fitness != "withheld" {
+            let text = format!("this node can't serve {}: {}", vip.name, first(&vip.reasons));
+            worse(Verdict::Degraded, text, "repair what the reason names");
+        }
+    }
+    for peer in peers.iter().filter(|p| !p.reachable) {
+        let text = match (peer.left, peer.age_ms) {
+            (true, _) => format!("{} has stopped", peer.name),
+            (false, None) => format!("nothing was heard from {}", peer.name),
+            (false, Some(age)) => format!("nothing was heard from {} for {age} ms", peer.name),
+        };
+        worse(Verdict::Degraded, text, "check the peer's agent, the path to its channel address, and the keys");
+    }
+    if let Some(intent) = &node.intents.drain {
+        let text = format!("this node is drained by {}: {}", intent.who, intent.reason);
+        worse(Verdict::Degraded, text, "`holdfast undrain` when the work is done");
+    }
+    if node.stop.is_some() {
+        worse(Verdict::Degraded, "this agent stops".to_owned(), "wait");
+    }
+    let known = peers.iter().filter(|p| p.reachable).count() + 1;
+    let owners: Vec<String> =
+        vips.iter().map(|vip| format!("{} on {}", vip.name, vip.owner.as_deref().unwrap_or("no node"))).collect();
+    let lose = match (node.config.cluster.is_some(), vips.is_empty()) {
+        (true, false) => format!("can lose {spare}"),
+        _ => "redundancy unknown without [cluster]".to_owned(),
+    };
+    if node.config.cluster.is_some() && spare == 0 && !vips.is_empty() {
+        let text = "no other node is known able to take over".to_owned();
+        worse(Verdict::Degraded, text, "bring another node back before touching this one");
+    }
+    let summary = format!("{known}/{} nodes, {}, {lose}", peers.len() + 1, owners.join(", "));
+    (verdict, summary, warnings)
+}
+
+fn first(reasons: &[String]) -> &str {
+    reasons.first().map_or("", String::as_str)
+}
+
+fn role_word(role: Role) -> &'static str {
+    match role {
+        Role::Out => "out",
+        Role::Backup => "backup",
+        Role::Active => "active",
+    }
 }

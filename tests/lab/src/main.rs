@@ -1,1 +1,252 @@
-fn main() {}
+//! `holdfast-drill`: the lab's command line. `holdfast drill …` and `holdfast lab …` start it with the same words.
+
+#![forbid(unsafe_code)]
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Parser, Subcommand};
+use holdfast_lab::balancer::Kind;
+use holdfast_lab::clock::MS;
+use holdfast_lab::drills::{DRILLS, Drill, find};
+use holdfast_lab::env::Lacks;
+use holdfast_lab::fabric::{Fabric, NODES};
+use holdfast_lab::netns::Netns;
+use holdfast_lab::report::Report;
+use holdfast_lab::run::{Options, drill};
+use holdfast_lab::subject::SubjectKind;
+use holdfast_lab::{demo, env, forward, residue};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Failover drills in network namespaces, with what clients saw as the figure.
+///
+/// Exit codes: 0 pass, 1 an expectation failed, 2 nothing ran, 3 the machine lacks something, 4 usage.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast-drill", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs drills.
+    #[command(subcommand)]
+    Drill(DrillCommand),
+    /// The same fabric to play in.
+    #[command(subcommand)]
+    Lab(LabCommand),
+    /// Kills a balancer once and tells what happens.
+    Demo(DrillOptions),
+    /// Forwards TCP connections: the balancer where no other is installed.
+    #[command(hide = true)]
+    Forward {
+        #[arg(long)]
+        listen: SocketAddr,
+        #[arg(long = "backend", required = true)]
+        backends: Vec<SocketAddr>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum DrillCommand {
+    /// Names every drill.
+    List {
+        /// Only those whose name or description holds this text.
+        #[arg(long)]
+        topic: Option<String>,
+    },
+    /// Runs one drill, or `all`.
+    Run {
+        /// A name from `drill list`, or `all`.
+        #[arg(required = true)]
+        names: Vec<String>,
+        #[command(flatten)]
+        options: DrillOptions,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum LabCommand {
+    /// Builds the fabric and leaves it.
+    Up,
+    /// Removes every fabric that `lab up` left and that dead runs left.
+    Down,
+    /// Removes what dead runs left.
+    Clean,
+    /// A shell in a node of the fabric that is up.
+    Shell {
+        /// sw, client, obs, lb1, lb2, b1, b2 or b3.
+        node: String,
+    },
+}
+
+#[derive(Debug, Args)]
+struct DrillOptions {
+    /// Valid runs wanted.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    repeat: u16,
+    /// What is put to the test.
+    #[arg(long, value_enum, default_value = "holdfast")]
+    subject: SubjectKind,
+    /// The agent's binary; else `holdfast` beside this program, then in PATH.
+    #[arg(long)]
+    holdfast: Option<PathBuf>,
+    /// Use this balancer; else haproxy when installed, else nft, else forward.
+    #[arg(long, value_enum)]
+    balancer: Option<Kind>,
+    /// Without [cluster]: VRRP alone.
+    #[arg(long)]
+    no_channel: bool,
+    /// Leave the fault out; everything must then be 0.
+    #[arg(long)]
+    twin: bool,
+    /// Compare medians with the figures themselves, not with CI's wider limits.
+    #[arg(long)]
+    strict: bool,
+    /// One JSON document instead of tables.
+    #[arg(long)]
+    json: bool,
+    /// Keep the temporary directory with configurations and logs.
+    #[arg(long)]
+    keep: bool,
+    /// Print each run's timeline.
+    #[arg(long, short)]
+    verbose: bool,
+    /// Milliseconds between two fresh requests.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    interval_ms: u64,
+    /// Long-lived connections.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    flows: u16,
+}
+
+impl DrillOptions {
+    fn options(&self) -> Options {
+        Options {
+            subject: self.subject,
+            holdfast: self.holdfast.clone(),
+            balancer: self.balancer,
+            channel: !self.no_channel,
+            repeat: self.repeat.into(),
+            twin: self.twin,
+            strict: self.strict,
+            keep: self.keep,
+            interval: self.interval_ms * MS,
+            flows: self.flows.into(),
+            narrate: self.verbose,
+        }
+    }
+}
+
+/// The exit codes of DESIGN section 3.
+const FAILED: u8 = 1;
+const NOTHING_RAN: u8 = 2;
+const LACKING: u8 = 3;
+const USAGE: u8 = 4;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(c) => c,
+        Err(e) => {
+            let _printed = e.print();
+            return if e.use_stderr() { USAGE.into() } else { ExitCode::SUCCESS };
+        }
+    };
+    match go(cli.command) {
+        Ok(code) => code.into(),
+        Err(e) => {
+            eprintln!("holdfast-drill: {e:#}");
+            if e.downcast_ref::<Lacks>().is_some() { LACKING.into() } else { NOTHING_RAN.into() }
+        }
+    }
+}
+
+fn go(command: Command) -> Result<u8> {
+    match command {
+        Command::Forward { listen, backends } => forward::run(listen, &backends).map(|()| 0),
+        Command::Drill(DrillCommand::List { topic }) => {
+            list(topic.as_deref());
+            Ok(0)
+        }
+        Command::Drill(DrillCommand::Run { names, options }) => run(&names, &options),
+        Command::Demo(options) => {
+            residue::remove_on_signal()?;
+            let report = demo::demo(&options.options())?;
+            Ok(if report.pass { 0 } else { FAILED })
+        }
+        Command::Lab(c) => lab(&c),
+    }
+}
+
+fn list(topic: Option<&str>) {
+    let wanted = |d: &&Drill| topic.is_none_or(|t| d.name.contains(t) || d.about.contains(t));
+    for d in DRILLS.iter().filter(wanted) {
+        println!("{:<18}{}", d.name, d.about);
+    }
+}
+
+fn run(names: &[String], options: &DrillOptions) -> Result<u8> {
+    let mut drills = Vec::new();
+    for name in names {
+        match find(name) {
+            Some(d) => drills.push(d),
+            None if name == "all" => drills.extend(DRILLS),
+            None => bail!("no drill is called {name:?}; `drill list` names them"),
+        }
+    }
+    env::require_basics()?;
+    residue::remove_on_signal()?;
+    let o = options.options();
+    let mut reports: Vec<Report> = Vec::new();
+    for d in drills {
+        let report = drill(d, &o)?;
+        if !options.json {
+            println!("{}", report.text());
+        }
+        reports.push(report);
+    }
+    let ran = reports.iter().any(|r| r.valid() > 0 || !r.errors.is_empty());
+    let pass = reports.iter().filter(|r| r.skipped.is_none()).all(|r| r.pass);
+    if options.json {
+        let all: Vec<_> = reports.iter().map(Report::json).collect();
+        let document = match all.as_slice() {
+            [one] => one.clone(),
+            _ => serde_json::json!({"schema": 1, "pass": pass && ran, "drills": all}),
+        };
+        println!("{}", serde_json::to_string_pretty(&document)?);
+    }
+    Ok(match (ran, pass) {
+        (false, _) => NOTHING_RAN,
+        (true, true) => 0,
+        (true, false) => FAILED,
+    })
+}
+
+fn lab(command: &LabCommand) -> Result<u8> {
+    env::require_basics()?;
+    match command {
+        LabCommand::Up => {
+            let left = Fabric::up(true)?.leave();
+            println!("{}: nodes {}; directory {}", left.prefix, NODES.join(" "), left.directory.display());
+        }
+        LabCommand::Down | LabCommand::Clean => {
+            for prefix in residue::clean()? {
+                println!("removed {prefix}");
+            }
+        }
+        LabCommand::Shell { node } => {
+            if !NODES.contains(&node.as_str()) {
+                bail!("no node is called {node:?}: {}", NODES.join(", "));
+            }
+            let up = std::fs::read_dir(holdfast_lab::netns::DIRECTORY)?
+                .filter_map(|e| e.ok()?.file_name().into_string().ok())
+                .find(|n| residue::pid_in(n).is_some() && n.ends_with(&format!("-{node}")));
+            let ns = Netns::named(up.context("no fabric is up (`lab up`)")?);
+            let shell = std::env::var("SHELL").unwrap_or_else(|_| "/bin/sh".into());
+            let status = ns.command(shell).status().context("start a shell")?;
+            return Ok(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1));
+        }
+    }
+    Ok(0)
+}

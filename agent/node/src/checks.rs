@@ -1,0 +1,202 @@
+//! The schedule of the readiness checks and their verdicts.
+//!
+//! Start-anchored: the next probe starts `interval` after the start of the last one, whatever that one does. A probe
+//! that has no result at start + `timeout` counts as a failure at that moment, and what it says later is only counted:
+//! a stuck target delays nothing. Each result resets the other counter.
+//!
+//! This module refuses to judge what a verdict means for a VIP ([`crate::decide`] does).
+
+use crate::config::{Check, CheckId};
+use crate::world::{CheckState, CheckView};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Probes of one check that may be out at a time (a timeout longer than the interval); full: the next one waits for
+/// the first deadline.
+const OUTSTANDING_MAX: usize = 32;
+
+/// What happened to a check; the caller writes the journal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub check: CheckId,
+    pub sequence: u64,
+    /// Why the probe failed.
+    pub failure: Option<String>,
+    /// The state changed to this.
+    pub changed: Option<CheckState>,
+}
+
+/// One check's schedule.
+#[derive(Debug)]
+struct Schedule {
+    next_start: Instant,
+    last_start: Option<Instant>,
+    sequence: u64,
+    /// Sequence and deadline of the probes that are out.
+    out: BTreeMap<u64, Instant>,
+    successes: u32,
+    failures: u32,
+    last: Option<(Instant, Result<(), String>)>,
+}
+
+/// All checks. Verdicts are kept in the world's views, which the caller passes in.
+#[derive(Debug)]
+pub(crate) struct Checks {
+    schedules: Vec<Schedule>,
+    /// Results that came too late or twice.
+    pub(crate) late: u64,
+}
+
+/// A probe to start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Start {
+    pub check: CheckId,
+    pub sequence: u64,
+    pub timeout: std::time::Duration,
+}
+
+impl Checks {
+    pub(crate) fn new(count: usize, now: Instant) -> Self {
+        let schedule = |_| Schedule {
+            next_start: now,
+            last_start: None,
+            sequence: 0,
+            out: BTreeMap::new(),
+            successes: 0,
+            failures: 0,
+            last: None,
+        };
+        Self { schedules: (0..count).map(schedule).collect(), late: 0 }
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.schedules.iter().filter_map(Schedule::wake).min()
+    }
+
+    /// Overdue probes fail, due probes start.
+    pub(crate) fn timer(
+        &mut self,
+        now: Instant,
+        checks: &[Check],
+        views: &mut [CheckView],
+    ) -> (Vec<Verdict>, Vec<Start>) {
+        let (mut verdicts, mut starts) = (Vec::new(), Vec::new());
+        let each = (0..).map(CheckId).zip(&mut self.schedules).zip(checks).zip(views);
+        for (((id, schedule), check), view) in each {
+            while let Some((&sequence, _)) = schedule.out.iter().find(|(_, deadline)| **deadline <= now) {
+                schedule.out.remove(&sequence);
+                let failure = Some(format!("no answer in {} ms", check.timeout.as_millis()));
+                verdicts.push(schedule.result(now, check, id, sequence, failure, view));
+            }
+            if schedule.next_start <= now && schedule.out.len() < OUTSTANDING_MAX {
+                schedule.sequence += 1;
+                schedule.last_start = Some(now);
+                schedule.out.insert(schedule.sequence, now + check.timeout);
+                // After a stall one probe makes up for all that were missed.
+                schedule.next_start = now + schedule.pace(check, view);
+                starts.push(Start { check: id, sequence: schedule.sequence, timeout: check.timeout });
+            }
+        }
+        (verdicts, starts)
+    }
+
+    /// A result. `None`: late, unknown, or given twice.
+    pub(crate) fn done(
+        &mut self,
+        now: Instant,
+        id: CheckId,
+        sequence: u64,
+        failure: Option<String>,
+        checks: &[Check],
+        views: &mut [CheckView],
+    ) -> Option<Verdict> {
+        let index = usize::from(id.0);
+        let (schedule, check, view) = (self.schedules.get_mut(index)?, checks.get(index)?, views.get_mut(index)?);
+        match schedule.out.remove(&sequence) {
+            // The deadline is the node's: an answer that comes after it is no answer.
+            Some(deadline) if now <= deadline || failure.is_some() => {
+                Some(schedule.result(now, check, id, sequence, failure, view))
+            }
+            Some(_) => {
+                self.late += 1;
+                let failure = Some(format!("no answer in {} ms", check.timeout.as_millis()));
+                Some(schedule.result(now, check, id, sequence, failure, view))
+            }
+            None => {
+                self.late += 1;
+                None
+            }
+        }
+    }
+
+    /// This node stood still for `late`: answers may be there that it had no time to read.
+    pub(crate) fn stalled(&mut self, late: std::time::Duration) {
+        for schedule in &mut self.schedules {
+            for deadline in schedule.out.values_mut() {
+                *deadline += late;
+            }
+        }
+    }
+
+    /// Successes and failures in a row, and the last result with its time.
+    #[allow(clippy::type_complexity, reason = "read in one place")]
+    pub(crate) fn counts(&self, id: CheckId) -> (u32, u32, Option<&(Instant, Result<(), String>)>) {
+        let schedule = self.schedules.get(usize::from(id.0));
+        schedule.map_or((0, 0, None), |s| (s.successes, s.failures, s.last.as_ref()))
+    }
+}
+
+impl Schedule {
+    fn wake(&self) -> Option<Instant> {
+        let start = (self.out.len() < OUTSTANDING_MAX).then_some(self.next_start);
+        self.out.values().copied().chain(start).min()
+    }
+
+    fn disagrees(&self, view: &CheckView) -> bool {
+        match view.state {
+            CheckState::Unknown => true,
+            CheckState::Passed => !view.clean,
+            CheckState::Failed => self.successes > 0,
+        }
+    }
+
+    fn pace(&self, check: &Check, view: &CheckView) -> std::time::Duration {
+        if self.disagrees(view) { check.fast_interval.min(check.interval) } else { check.interval }
+    }
+
+    fn result(
+        &mut self,
+        now: Instant,
+        check: &Check,
+        id: CheckId,
+        sequence: u64,
+        failure: Option<String>,
+        view: &mut CheckView,
+    ) -> Verdict {
+        let before = view.state;
+        if failure.is_none() {
+            self.failures = 0;
+            self.successes = self.successes.saturating_add(1);
+            if self.successes >= u32::from(check.rise) {
+                view.state = CheckState::Passed;
+                view.clean = true;
+            }
+        } else {
+            self.successes = 0;
+            self.failures = self.failures.saturating_add(1);
+            view.clean = false;
+            if self.failures >= u32::from(check.fall) {
+                view.state = CheckState::Failed;
+            }
+        }
+        if view.state != before {
+            view.since = now;
+        }
+        self.last = Some((now, failure.clone().map_or(Ok(()), Err)));
+        if let Some(start) = self.last_start {
+            // A result that disagrees brings the next probe forward, never back.
+            self.next_start = self.next_start.min(now.max(start + self.pace(check, view)));
+        }
+        Verdict { check: id, sequence, failure, changed: (view.state != before).then_some(view.state) }
+    }
+}

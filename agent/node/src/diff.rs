@@ -1,0 +1,342 @@
+//! What the kernel has against what the plan wants: the difference as ordered steps.
+//!
+//! Level-triggered: nothing here knows why something drifted. Only what we added (by mark or ledger) is removed.
+//! A step that failed comes again with back-off until it works or is no longer wanted.
+
+use crate::config::InterfaceName;
+use crate::io::Step;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// Kernel lifetime of our addresses: they vanish by themselves when nobody refreshes them any more.
+pub const LIFETIME: Duration = Duration::from_secs(2);
+/// How often they are refreshed.
+pub const REFRESH: Duration = Duration::from_millis(500);
+/// Additions and refreshes in one turn; the rest follows [`BATCH_PAUSE`] later, so that adverts go out between.
+pub const BATCH: usize = 100;
+/// See [`BATCH`].
+pub const BATCH_PAUSE: Duration = Duration::from_millis(1);
+const RETRY_FIRST: Duration = Duration::from_millis(10);
+const RETRY_LAST: Duration = Duration::from_secs(1);
+/// After a removal its event may come this much later.
+const GONE_GRACE: Duration = Duration::from_millis(100);
+
+/// Interface index, address, prefix length.
+pub type Key = (u32, IpAddr, u8);
+
+/// What the plan wants of the kernel.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Addresses.
+    pub addresses: BTreeSet<Key>,
+    /// Of these, the ones that must not be added or refreshed now.
+    pub held: BTreeSet<Key>,
+    /// Interfaces with a VRRP socket.
+    pub sockets: BTreeMap<u32, InterfaceName>,
+}
+
+/// What the kernel has, as far as it is known, counting steps on their way as done.
+#[derive(Debug, Clone, Default)]
+pub struct Actual {
+    addresses: BTreeMap<Key, Held>,
+    sockets: BTreeMap<u32, Socket>,
+    retries: BTreeMap<RetryKey, Retry>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Held {
+    present: bool,
+    /// We added it, in this run or a former one.
+    ours: bool,
+    refreshed: Option<Instant>,
+    in_flight: u32,
+    /// A removal of ours: its event is no surprise until then (`None` while the removal is on its way).
+    removing: bool,
+    /// The event of that removal was already seen.
+    gone_seen: bool,
+    gone_until: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Socket {
+    Opening,
+    Open,
+    Closing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum RetryKey {
+    Add(Key),
+    Remove(Key),
+    Open(u32),
+    Close(u32),
+}
+
+/// A step that failed.
+#[derive(Debug, Clone)]
+pub struct Retry {
+    /// How often in a row.
+    pub failures: u32,
+    /// Not again before.
+    pub at: Instant,
+    /// In the system's words.
+    pub why: String,
+}
+
+/// The steps of one turn.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Diff {
+    /// In order.
+    pub steps: Vec<Step>,
+    /// Addresses among them that weren't there: to be announced right after.
+    pub added: Vec<Key>,
+    /// When to look again.
+    pub next: Option<Instant>,
+}
+
+/// Compares. Same arguments, same steps.
+pub fn diff(wanted: &Wanted, actual: &Actual, now: Instant) -> Diff {
+    let mut diff = Diff::default();
+    let mut next: Option<Instant> = None;
+    let mut later = |at: Instant| next = Some(next.map_or(at, |n| n.min(at)));
+    let may = |key: RetryKey, later: &mut dyn FnMut(Instant)| match actual.retries.get(&key) {
+        Some(retry) if now < retry.at => {
+            later(retry.at);
+            false
+        }
+        _ => true,
+    };
+
+    for (&ifindex, interface) in &wanted.sockets {
+        let missing = matches!(actual.sockets.get(&ifindex), None | Some(Socket::Closing));
+        if missing && may(RetryKey::Open(ifindex), &mut later) {
+            diff.steps.push(Step::OpenVrrp { ifindex, interface: interface.clone() });
+        }
+    }
+    for (&key, held) in &actual.addresses {
+        let surplus = held.present && held.ours && !wanted.addresses.contains(&key);
+        if surplus && may(RetryKey::Remove(key), &mut later) {
+            let (ifindex, ip, prefix) = key;
+            diff.steps.push(Step::RemoveAddress { ifindex, ip, prefix });
+        }
+    }
+
+    let mut due: Vec<(Option<Instant>, Key)> = Vec::new();
+    for &key in wanted.addresses.difference(&wanted.held) {
+        let held = actual.addresses.get(&key).copied().unwrap_or_default();
+        let refreshed = held.refreshed.filter(|_| held.present && held.ours);
+        match refreshed {
+            Some(at) if now < at + REFRESH => later(at + REFRESH),
+            _ if may(RetryKey::Add(key), &mut later) => due.push((refreshed, key)),
+            _ => {}
+        }
+    }
+    // What isn't there comes first, then what was refreshed longest ago.
+    due.sort_unstable();
+    if due.len() > BATCH {
+        later(now + BATCH_PAUSE);
+    }
+    for (refreshed, key) in due.into_iter().take(BATCH) {
+        let (ifindex, ip, prefix) = key;
+        diff.steps.push(Step::AddAddress { ifindex, ip, prefix, lifetime: LIFETIME });
+        if refreshed.is_none() {
+            diff.added.push(key);
+        }
+        later(now + REFRESH);
+    }
+
+    for (&ifindex, socket) in &actual.sockets {
+        let surplus = *socket != Socket::Closing && !wanted.sockets.contains_key(&ifindex);
+        if surplus && may(RetryKey::Close(ifindex), &mut later) {
+            diff.steps.push(Step::CloseVrrp { ifindex });
+        }
+    }
+    diff.next = next;
+    diff
+}
+
+impl Actual {
+    /// Counts a step as done; [`Self::done`] corrects if it fails.
+    pub fn issued(&mut self, step: &Step, now: Instant) {
+        match step {
+            Step::AddAddress { ifindex, ip, prefix, .. } => {
+                let held = self.addresses.entry((*ifindex, *ip, *prefix)).or_default();
+                held.present = true;
+                held.ours = true;
+                held.refreshed = Some(now);
+                held.in_flight += 1;
+            }
+            Step::RemoveAddress { ifindex, ip, prefix } => {
+                let held = self.addresses.entry((*ifindex, *ip, *prefix)).or_default();
+                held.present = false;
+                held.refreshed = None;
+                held.in_flight += 1;
+                held.removing = true;
+                held.gone_seen = false;
+            }
+            Step::OpenVrrp { ifindex, .. } => {
+                self.sockets.insert(*ifindex, Socket::Opening);
+            }
+            Step::CloseVrrp { ifindex } => {
+                self.sockets.insert(*ifindex, Socket::Closing);
+            }
+            Step::Announce { .. } => {}
+        }
+    }
+
+    /// How a step ended. The retry that is now due, or for a success the one that it ends.
+    pub fn done(&mut self, step: &Step, failure: Option<&str>, now: Instant) -> Option<Retry> {
+        let key = match step {
+            Step::AddAddress { ifindex, ip, prefix, .. } => RetryKey::Add((*ifindex, *ip, *prefix)),
+            Step::RemoveAddress { ifindex, ip, prefix } => RetryKey::Remove((*ifindex, *ip, *prefix)),
+            Step::OpenVrrp { ifindex, .. } => RetryKey::Open(*ifindex),
+            Step::CloseVrrp { ifindex } => RetryKey::Close(*ifindex),
+            Step::Announce { .. } => return None,
+        };
+        self.settle(key, failure.is_none(), now);
+        let Some(why) = failure else { return self.retries.remove(&key) };
+        let failures = self.retries.get(&key).map_or(1, |r| r.failures.saturating_add(1));
+        let delay = RETRY_FIRST.saturating_mul(1 << (failures - 1).min(10)).min(RETRY_LAST);
+        let retry = Retry { failures, at: now + delay, why: why.to_owned() };
+        self.retries.insert(key, retry.clone());
+        Some(retry)
+    }
+
+    fn settle(&mut self, step: RetryKey, ok: bool, now: Instant) {
+        match step {
+            RetryKey::Add(key) | RetryKey::Remove(key) => {
+                let Some(held) = self.addresses.get_mut(&key) else { return };
+                held.in_flight = held.in_flight.saturating_sub(1);
+                let removal = matches!(step, RetryKey::Remove(_));
+                if removal {
+                    held.removing = false;
+                    held.gone_until = (ok && !held.gone_seen).then_some(now + GONE_GRACE);
+                }
+                // A later step on its way says how it ends; else a failure means that it is as it was before.
+                if held.in_flight == 0 && !ok {
+                    held.present = removal;
+                }
+            }
+            RetryKey::Open(ifindex) => {
+                if self.sockets.get(&ifindex) == Some(&Socket::Opening) {
+                    if ok {
+                        self.sockets.insert(ifindex, Socket::Open);
+                    } else {
+                        self.sockets.remove(&ifindex);
+                    }
+                }
+            }
+            RetryKey::Close(ifindex) => {
+                if self.sockets.get(&ifindex) == Some(&Socket::Closing) {
+                    if ok {
+                        self.sockets.remove(&ifindex);
+                    } else {
+                        self.sockets.insert(ifindex, Socket::Open);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The kernel has this address (an event or a dump).
+    pub fn seen(&mut self, key: Key) {
+        let held = self.addresses.entry(key).or_default();
+        // A removal on its way, or one whose event is still to come, isn't undone by the news of the addition before it.
+        if !held.removing {
+            held.present = true;
+        }
+    }
+
+    /// We added it in a former run: it may be removed.
+    pub fn adopt(&mut self, key: Key) {
+        self.addresses.entry(key).or_default().ours = true;
+    }
+
+    /// The kernel lost this address. True: it was there by our doing and we didn't remove it.
+    pub fn gone(&mut self, key: Key, now: Instant) -> bool {
+        let Some(held) = self.addresses.get_mut(&key) else { return false };
+        if held.removing {
+            held.gone_seen = true;
+            return false;
+        }
+        if held.gone_until.take().is_some_and(|until| now < until) {
+            return false;
+        }
+        let surprise = held.present && held.ours;
+        held.present = false;
+        held.refreshed = None;
+        if !held.ours && held.in_flight == 0 {
+            self.addresses.remove(&key);
+        }
+        surprise
+    }
+
+    /// A complete dump: what isn't in it is gone, but for steps on their way. Returns what vanished of ours.
+    pub fn resync(&mut self, dump: &BTreeSet<Key>, now: Instant) -> Vec<Key> {
+        let known: Vec<Key> = self.addresses.keys().copied().collect();
+        let missing = |key: &Key| !dump.contains(key) && self.addresses.get(key).is_some_and(|h| h.in_flight == 0);
+        let missing: Vec<Key> = known.into_iter().filter(missing).collect();
+        let vanished = missing.into_iter().filter(|key| self.gone(*key, now)).collect();
+        for key in dump {
+            self.seen(*key);
+        }
+        vanished
+    }
+
+    /// The interface is gone, and all that was on it.
+    pub fn link_gone(&mut self, ifindex: u32) {
+        self.addresses.retain(|key, _| key.0 != ifindex);
+        self.retries.retain(|key, _| match key {
+            RetryKey::Add(key) | RetryKey::Remove(key) => key.0 != ifindex,
+            RetryKey::Open(index) | RetryKey::Close(index) => *index != ifindex,
+        });
+    }
+
+    /// Whether an address is there (steps on their way counted as done).
+    pub fn present(&self, key: &Key) -> bool {
+        self.addresses.get(key).is_some_and(|held| held.present)
+    }
+
+    /// Whether an address may be in the kernel because of us.
+    pub fn maybe_ours(&self, key: &Key) -> bool {
+        self.addresses.get(key).is_some_and(|held| held.ours && (held.present || held.removing))
+    }
+
+    /// When an address was last refreshed.
+    pub fn refreshed(&self, key: &Key) -> Option<Instant> {
+        self.addresses.get(key).and_then(|held| held.refreshed)
+    }
+
+    /// The failing addition of an address.
+    pub fn add_retry(&self, key: &Key) -> Option<&Retry> {
+        self.retries.get(&RetryKey::Add(*key))
+    }
+
+    /// Whether opening this interface's socket has failed and not worked since.
+    pub fn open_fails(&self, ifindex: u32) -> bool {
+        self.retries.contains_key(&RetryKey::Open(ifindex))
+    }
+
+    /// Interfaces with an open socket, and those where one is being opened.
+    pub fn sockets(&self) -> (BTreeSet<u32>, BTreeSet<u32>) {
+        let of = |state| self.sockets.iter().filter(|(_, s)| **s == state).map(|(i, _)| *i).collect();
+        (of(Socket::Open), of(Socket::Opening))
+    }
+
+    /// Nothing of ours is left, and no removal is on its way.
+    pub fn is_clean(&self) -> bool {
+        self.sockets.is_empty() && self.addresses.values().all(|h| !h.ours || !h.present && h.in_flight == 0)
+    }
+
+    /// Forgets addresses that are neither there nor on their way.
+    pub fn tidy(&mut self, now: Instant) {
+        self.addresses.retain(|_, h| h.present || h.in_flight > 0 || h.gone_until.is_some_and(|until| now < until));
+        let (addresses, sockets) = (&self.addresses, &self.sockets);
+        self.retries.retain(|key, retry| match key {
+            RetryKey::Add(_) | RetryKey::Open(_) => now < retry.at + RETRY_LAST * 10,
+            RetryKey::Remove(key) => addresses.contains_key(key),
+            RetryKey::Close(index) => sockets.contains_key(index),
+        });
+    }
+}

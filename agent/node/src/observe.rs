@@ -1,0 +1,281 @@
+//! Observations of the host: links, addresses, how steps ended, balancers and checks.
+
+use crate::checks::Verdict;
+use crate::config::{BalancerId, CheckId, HookEvent, VipId};
+use crate::diff::Key;
+use crate::io::{Address, BalancerState, CheckError, Link, Output, Step, StepError};
+use crate::journal::Kind;
+use crate::mutants;
+use crate::node::Node;
+use crate::world::{CheckState, Fault, FaultKind};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// Additions of an owned address that fail in a row until the VIP can't be held here (10 + 20 + 40 ms).
+const ADD_FAILURES: u32 = 3;
+/// Foreign addresses remembered per interface; more are ignored (the first ones hold the primary).
+const FOREIGN_MAX: usize = 1024;
+const VANISH_FAULT: Duration = Duration::from_secs(1);
+
+impl Node {
+    pub(crate) fn on_link(&mut self, now: Instant, link: Link) {
+        // The same name under another index: the old one is gone, whether or not we were told.
+        let stale: Vec<u32> = self
+            .world
+            .links
+            .values()
+            .filter(|old| old.name == link.name && old.ifindex != link.ifindex)
+            .map(|old| old.ifindex)
+            .collect();
+        for ifindex in stale {
+            self.on_link_gone(now, ifindex);
+        }
+        let old = self.world.links.insert(link.ifindex, link.clone());
+        let same = old.as_ref().is_some_and(|old| old.up == link.up && old.name == link.name);
+        if !same {
+            self.dirty = true;
+            if self.uses(&link.name) {
+                let kind = Kind::Link { interface: link.name.as_str().to_owned(), up: link.up, present: true };
+                self.event(now, None, kind);
+            }
+        }
+    }
+
+    pub(crate) fn on_link_gone(&mut self, now: Instant, ifindex: u32) {
+        let Some(link) = self.world.links.remove(&ifindex) else { return };
+        self.world.foreign.remove(&ifindex);
+        self.actual.link_gone(ifindex);
+        self.dirty = true;
+        if self.uses(&link.name) {
+            let kind = Kind::Link { interface: link.name.as_str().to_owned(), up: false, present: false };
+            self.event(now, None, kind);
+        }
+    }
+
+    fn uses(&self, name: &crate::config::InterfaceName) -> bool {
+        let on = |vip: &crate::config::Vip| {
+            vip.vrrp.interface == *name || vip.addresses.iter().any(|a| a.interface == *name)
+        };
+        self.config.vips.iter().any(on)
+    }
+
+    pub(crate) fn on_address(&mut self, address: Address) {
+        let key = (address.ifindex, address.ip, address.prefix);
+        if address.marked || self.managed.contains(&address.ip) {
+            if !self.actual.present(&key) {
+                self.actual.seen(key);
+                self.reconcile_due = true;
+            }
+            return;
+        }
+        let foreign = self.world.foreign.entry(address.ifindex).or_default();
+        let full = foreign.len() >= FOREIGN_MAX;
+        match foreign.iter_mut().find(|a| a.ip == address.ip && a.prefix == address.prefix) {
+            Some(known) if *known == address => return,
+            Some(known) => *known = address,
+            None if full => return,
+            None => foreign.push(address),
+        }
+        self.dirty = true;
+    }
+
+    pub(crate) fn on_address_gone(&mut self, now: Instant, key: Key) {
+        let (ifindex, ip, prefix) = key;
+        if let Some(foreign) = self.world.foreign.get_mut(&ifindex) {
+            let before = foreign.len();
+            foreign.retain(|a| !(a.ip == ip && a.prefix == prefix));
+            self.dirty |= foreign.len() != before;
+        }
+        if self.actual.gone(key, now) {
+            self.on_vanished(now, key);
+        }
+    }
+
+    /// An address of ours went away by somebody else's hand: back in this very turn, and announced.
+    fn on_vanished(&mut self, now: Instant, key: Key) {
+        self.reconcile_due = true;
+        let owners = (0..).map(VipId).zip(&self.plan.vips).filter(|(_, plan)| plan.addresses.contains(&key));
+        let Some(id) = owners.map(|(id, _)| id).next() else { return };
+        self.count("addresses_vanished");
+        let address = format!("{}/{}", key.1, key.2);
+        let kind = Kind::AddressVanished { vip: self.vip_name(id), address: address.clone() };
+        let event = self.event(now, None, kind);
+        self.announcer(id).reassert(now);
+        if self.run_mut(id).vanished_too_often(now) {
+            let until = now + VANISH_FAULT;
+            self.view_mut(id).fault = Some(Fault { kind: FaultKind::AddressVanishes, until });
+            let (times, why) = (crate::vip::VANISH_MAX as u32, FaultKind::AddressVanishes.to_string());
+            let kind = Kind::AddressFault { vip: self.vip_name(id), address, times, why: why.clone() };
+            self.event(now, event, kind);
+            self.hooks(id, HookEvent::Fault, &why);
+            self.dirty = true;
+        }
+    }
+
+    pub(crate) fn on_resync(&mut self, now: Instant, links: &[Link], addresses: &[Address]) {
+        self.count("resyncs");
+        let present: BTreeSet<u32> = links.iter().map(|l| l.ifindex).collect();
+        let gone: Vec<u32> = self.world.links.keys().filter(|i| !present.contains(i)).copied().collect();
+        for ifindex in gone {
+            self.on_link_gone(now, ifindex);
+        }
+        for link in links {
+            self.on_link(now, link.clone());
+        }
+        self.world.foreign = BTreeMap::new();
+        let mut dump = BTreeSet::new();
+        for address in addresses {
+            if address.marked || self.managed.contains(&address.ip) {
+                dump.insert((address.ifindex, address.ip, address.prefix));
+            } else {
+                self.on_address(address.clone());
+            }
+        }
+        for key in self.actual.resync(&dump, now) {
+            self.on_vanished(now, key);
+        }
+        if !std::mem::replace(&mut self.synced, true) {
+            for address in addresses {
+                self.adopt_or_scrub(now, address);
+            }
+        }
+        self.dirty = true;
+    }
+
+    /// At start: what a former run left behind is ours. What nobody resumes isn't wanted, and the turn removes it.
+    fn adopt_or_scrub(&mut self, now: Instant, address: &Address) {
+        let key = (address.ifindex, address.ip, address.prefix);
+        let resumed = self.config.vips.iter().zip(&self.world.vips).any(|(vip, view)| {
+            view.resume.is_some() && vip.addresses.iter().any(|a| a.ip == address.ip && a.prefix == address.prefix)
+        });
+        let managed = self.managed.contains(&address.ip);
+        if resumed {
+            self.actual.adopt(key);
+        } else if address.marked || managed && mutants::off("scrub-only-marked") {
+            self.actual.adopt(key);
+            let address = format!("{}/{}", key.1, key.2);
+            self.event(now, None, Kind::Scrubbed { address, ifindex: key.0 });
+        }
+    }
+
+    pub(crate) fn on_step_done(&mut self, now: Instant, step: &Step, result: Result<(), StepError>) {
+        let failure = result.as_ref().err().map(|e| e.what.as_str());
+        let retry = self.actual.done(step, failure, now);
+        let socket = matches!(step, Step::OpenVrrp { .. } | Step::CloseVrrp { .. });
+        self.dirty |= socket;
+        match (result, retry) {
+            (Ok(()), None) => {}
+            (Ok(()), Some(_)) => {
+                self.event(now, None, Kind::StepRecovered { step: step_text(step) });
+            }
+            (Err(_), None) => self.count("announcements_failed"),
+            (Err(_), Some(retry)) => {
+                self.count("steps_failed");
+                self.reconcile_due = true;
+                let retry_ms = crate::io::age_ms(retry.at, now);
+                let kind = Kind::StepFailed { step: step_text(step), why: retry.why, retry_ms };
+                let event = self.event(now, None, kind);
+                if let Step::AddAddress { ifindex, ip, prefix, .. } = step
+                    && retry.failures >= ADD_FAILURES
+                {
+                    self.on_refused(now, (*ifindex, *ip, *prefix), event);
+                }
+            }
+        }
+    }
+
+    /// An owner without its address would draw traffic into nothing.
+    fn on_refused(&mut self, now: Instant, key: Key, cause: Option<u64>) {
+        let owners = (0..).map(VipId).zip(&self.plan.vips).filter(|(_, plan)| plan.addresses.contains(&key));
+        let Some(id) = owners.map(|(id, _)| id).next() else { return };
+        if self.view(id).fault.is_some_and(|f| f.kind == FaultKind::AddressRefused && now < f.until) {
+            return;
+        }
+        let until = now + self.run_mut(id).fault_time(now);
+        self.view_mut(id).fault = Some(Fault { kind: FaultKind::AddressRefused, until });
+        let why = FaultKind::AddressRefused.to_string();
+        let address = format!("{}/{}", key.1, key.2);
+        let kind = Kind::AddressFault { vip: self.vip_name(id), address, times: ADD_FAILURES, why: why.clone() };
+        self.event(now, cause, kind);
+        self.hooks(id, HookEvent::Fault, &why);
+        self.dirty = true;
+    }
+
+    pub(crate) fn on_balancer(&mut self, now: Instant, id: BalancerId, state: BalancerState) {
+        let Some(view) = self.world.balancers.get_mut(usize::from(id.0)) else { return };
+        if view.state == state {
+            return;
+        }
+        let (word, why) = match &state {
+            BalancerState::Unknown { why } => ("unknown", why.clone()),
+            BalancerState::Alive { pid } => ("alive", format!("pid {pid}")),
+            BalancerState::Gone { why, .. } => ("gone", why.clone()),
+        };
+        view.state = state;
+        view.since = now;
+        self.dirty = true;
+        self.report_due = true;
+        let name = self.config.balancers.get(usize::from(id.0)).map(|b| b.name.as_str().to_owned());
+        let kind = Kind::BalancerState { balancer: name.unwrap_or_default(), state: word.to_owned(), why };
+        let event = self.event(now, None, kind);
+        if let Some(view) = self.world.balancers.get_mut(usize::from(id.0)) {
+            view.event = event;
+        }
+    }
+
+    pub(crate) fn run_checks(&mut self, now: Instant) {
+        if self.checks.poll_timeout().is_none_or(|at| at > now) {
+            return;
+        }
+        let (verdicts, starts) = self.checks.timer(now, &self.config.checks, &mut self.world.checks);
+        for verdict in verdicts {
+            self.on_verdict(now, verdict);
+        }
+        for start in starts {
+            let (check, sequence, timeout) = (start.check, start.sequence, start.timeout);
+            self.out.rest.push(Output::StartCheck { check, sequence, timeout });
+        }
+    }
+
+    pub(crate) fn on_check_done(&mut self, now: Instant, id: CheckId, sequence: u64, result: Result<(), CheckError>) {
+        let failure = result.err().map(|e| e.what);
+        let verdict = self.checks.done(now, id, sequence, failure, &self.config.checks, &mut self.world.checks);
+        if let Some(verdict) = verdict {
+            self.on_verdict(now, verdict);
+        }
+    }
+
+    fn on_verdict(&mut self, now: Instant, verdict: Verdict) {
+        let index = usize::from(verdict.check.0);
+        let name = self.config.checks.get(index).map(|c| c.name.as_str().to_owned()).unwrap_or_default();
+        let before = self.world.checks.get(index).and_then(|view| view.event);
+        let mut event = before;
+        if let Some(why) = &verdict.failure {
+            self.count("probes_failed");
+            let kind = Kind::ProbeFailed { check: name.clone(), sequence: verdict.sequence, why: why.clone() };
+            event = self.event(now, None, kind).or(before);
+            self.dirty = true;
+        }
+        if let Some(state) = verdict.changed {
+            let passed = state == CheckState::Passed;
+            let why = verdict.failure.unwrap_or_default();
+            let cause = if passed { None } else { event };
+            event = self.event(now, cause, Kind::CheckState { check: name, passed, why }).or(event);
+        }
+        // A success can end what a single failure began: `rise` counts without a change of state.
+        self.dirty = true;
+        if let Some(view) = self.world.checks.get_mut(index) {
+            view.event = event;
+        }
+    }
+}
+
+fn step_text(step: &Step) -> String {
+    match step {
+        Step::AddAddress { ifindex, ip, prefix, .. } => format!("add {ip}/{prefix} on interface {ifindex}"),
+        Step::RemoveAddress { ifindex, ip, prefix } => format!("remove {ip}/{prefix} from interface {ifindex}"),
+        Step::Announce { ifindex, ip } => format!("announce {ip} on interface {ifindex}"),
+        Step::OpenVrrp { interface, .. } => format!("open the VRRP socket on {}", interface.as_str()),
+        Step::CloseVrrp { ifindex } => format!("close the VRRP socket on interface {ifindex}"),
+    }
+}

@@ -1,0 +1,120 @@
+//! Why a VIP is as it is: typed, so that tests and machines can match; shown in words.
+
+use crate::world::FaultKind;
+use std::fmt;
+use std::time::Duration;
+
+/// One reason, in the order of weight.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// The interface isn't there.
+    LinkMissing(String),
+    /// The interface has no carrier or is down.
+    LinkDown(String),
+    /// The interface has no address of its own to send from.
+    NoSource(String),
+    /// The VRRP socket isn't open: the node would be deaf.
+    NoSocket(String),
+    /// The operator drained this node.
+    Drained,
+    /// The agent stops.
+    Stopping,
+    /// The balancer's state isn't known.
+    BalancerUnknown {
+        /// Its name.
+        balancer: String,
+        /// Why.
+        why: String,
+    },
+    /// The balancer is dead.
+    BalancerGone {
+        /// Its name.
+        balancer: String,
+        /// Why.
+        why: String,
+    },
+    /// A check has no verdict yet.
+    CheckUnknown(String),
+    /// A check failed.
+    CheckFailed(String),
+    /// A backup is held back after a single failure until `rise` successes.
+    CheckUnclean(String),
+    /// A check of something that every node shares failed: a warning only.
+    SharedCheckFailed(String),
+    /// It can't be held here for a while.
+    Fault(FaultKind),
+    /// Adverts have failed to go out for this long.
+    SendFailing(Duration),
+    /// A former worker held it; counts as fit until something is known.
+    AssumedFit,
+    /// Balancer and checks are well.
+    Fit,
+    /// A peer can serve and was told to take it.
+    PeerCanServe(String),
+    /// Every peer is as bad.
+    NobodyBetter,
+    /// It was given away and nobody took it.
+    NobodyTook,
+    /// What the other nodes can do isn't known.
+    PeersUnknown,
+    /// Given away; waits for the successor.
+    Leaving,
+    /// A peer owns it, by its word over the channel.
+    YieldedTo(String),
+    /// `last_node = "withdraw"`.
+    Withdraw,
+    /// This node owns it.
+    Owner,
+    /// Another node was heard as owner.
+    OwnerHeard {
+        /// Who.
+        from: String,
+        /// At which priority.
+        priority: u8,
+    },
+    /// Waits for the owner to fall silent.
+    Listening,
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AddressVanishes => "something on this host removes its address again and again",
+            Self::AddressRefused => "its address can't be added",
+            Self::SendFails => "adverts can't be sent",
+        })
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LinkMissing(name) => write!(f, "interface {name} is not there"),
+            Self::LinkDown(name) => write!(f, "interface {name} is down"),
+            Self::NoSource(name) => write!(f, "interface {name} has no IPv4 address of its own"),
+            Self::NoSocket(name) => write!(f, "the VRRP socket on {name} is not open"),
+            Self::Drained => f.write_str("this node is drained"),
+            Self::Stopping => f.write_str("the agent stops"),
+            Self::BalancerUnknown { balancer, why } => write!(f, "balancer {balancer} is unknown: {why}"),
+            Self::BalancerGone { balancer, why } => write!(f, "balancer {balancer} is dead: {why}"),
+            Self::CheckUnknown(name) => write!(f, "check {name} has no verdict yet"),
+            Self::CheckFailed(name) => write!(f, "check {name} failed"),
+            Self::CheckUnclean(name) => write!(f, "check {name} failed lately"),
+            Self::SharedCheckFailed(name) => write!(f, "shared check {name} failed (only a warning)"),
+            Self::Fault(kind) => kind.fmt(f),
+            Self::SendFailing(age) => write!(f, "adverts have failed to go out for {} ms", age.as_millis()),
+            Self::AssumedFit => f.write_str("resumed; counts as fit until the first verdict"),
+            Self::Fit => f.write_str("balancer and checks are well"),
+            Self::PeerCanServe(name) => write!(f, "{name} can serve"),
+            Self::NobodyBetter => f.write_str("kept: no peer is better (fail open)"),
+            Self::NobodyTook => f.write_str("kept: nobody else took it (fail open)"),
+            Self::PeersUnknown => f.write_str("what the other nodes can do is not known"),
+            Self::Leaving => f.write_str("given away, waits for the successor"),
+            Self::YieldedTo(name) => write!(f, "{name} owns it by its own word"),
+            Self::Withdraw => f.write_str("an unfit node withdraws (last_node = \"withdraw\")"),
+            Self::Owner => f.write_str("this node is Active"),
+            Self::OwnerHeard { from, priority } => write!(f, "{from} is Active with priority {priority}"),
+            Self::Listening => f.write_str("listens for an owner"),
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! What comes from and goes to the segment: adverts, the routers' timers and changes of state, stalls.
+
+use crate::config::{HookEvent, VipId};
+use crate::io::{Output, SendError};
+use crate::journal::Kind;
+use crate::node::Node;
+use crate::turn::is_last_resort;
+use crate::world::HeardAdvert;
+use holdfast_statesync::message::ClaimCause;
+use holdfast_vrrp::router::{Notice, Reason, ReassertReason, Transition};
+use holdfast_vrrp::{Input, Priority, State, wire};
+use std::time::{Duration, Instant};
+
+impl Node {
+    pub(crate) fn on_vrrp(&mut self, now: Instant, ifindex: u32, packet: &[u8]) {
+        let received = match wire::decode_packet(packet) {
+            Ok(received) => received,
+            Err(error) => {
+                self.count("adverts_refused");
+                self.count(&format!("adverts_refused_{}", error.counter().replace('-', "_")));
+                return;
+            }
+        };
+        let mine = |id: &VipId| {
+            let vip = self.vip_config(*id);
+            let on = self.world.link(&vip.vrrp.interface).map(|link| link.ifindex);
+            vip.vrrp.vrid == received.advert.vrid && on == Some(ifindex)
+        };
+        let Some(id) = self.ids().find(mine) else {
+            self.count("adverts_unknown_vrid");
+            return;
+        };
+        if self.run(id).router.source() == Some(received.source) {
+            self.count("adverts_own_source");
+            return;
+        }
+        self.count("adverts_received");
+        let advert = &received.advert;
+        let heard =
+            HeardAdvert { at: now, from: received.source, priority: advert.priority, interval: advert.interval };
+        let view = self.view_mut(id);
+        view.heard = Some(heard);
+        if advert.priority != Priority::RESIGN {
+            // The segment speaks again: adverts decide.
+            if view.yielded_to.take().is_some() {
+                self.dirty = true;
+            }
+            self.successor_seen(now, id, received.source.to_string());
+        }
+        self.route(now, id, Input::Advert { source: received.source, advert });
+    }
+
+    /// Somebody else owns a VIP that we gave away.
+    pub(crate) fn successor_seen(&mut self, now: Instant, id: VipId, peer: String) {
+        let Some(leaving) = self.view_mut(id).leaving.take() else { return };
+        let after_ms = crate::io::age_ms(now, leaving.since);
+        let vip = self.vip_name(id);
+        self.event(now, leaving.event, Kind::PeerTook { vip, peer, after_ms });
+        self.dirty = true;
+    }
+
+    pub(crate) fn run_routers(&mut self, now: Instant) {
+        for id in self.ids() {
+            if self.run(id).router.poll_timeout().is_none_or(|at| at > now) {
+                continue;
+            }
+            if self.run(id).router.state() == State::Backup && self.yielded_owner_lives(now, id) {
+                self.route(now, id, Input::OwnerLives);
+            } else {
+                self.route(now, id, Input::Timer);
+            }
+        }
+    }
+
+    /// While a peer that proved better says freshly that it is Active, its silence on the segment is no news: else both
+    /// would probe each other in turn.
+    fn yielded_owner_lives(&mut self, now: Instant, id: VipId) -> bool {
+        let Some(peer) = self.view(id).yielded_to else { return false };
+        if self.world.active_peer(id, now) == Some(peer) {
+            return true;
+        }
+        self.view_mut(id).yielded_to = None;
+        self.dirty = true;
+        false
+    }
+
+    /// Gives a router one input and carries out what it says.
+    pub(crate) fn route(&mut self, now: Instant, id: VipId, input: Input<'_>) {
+        self.run_mut(id).router.handle(now, input);
+        while let Some(output) = self.run_mut(id).router.poll_output() {
+            match output {
+                holdfast_vrrp::Output::Send { source, payload } => {
+                    let run = self.run(id);
+                    let Some((ifindex, _)) = run.path else { continue };
+                    let resigns = payload == run.router.resign_payload();
+                    let advert = Output::Advert { vip: id, ifindex, source, payload };
+                    if resigns { &mut self.out.urgent } else { &mut self.out.adverts }.push(advert);
+                }
+                holdfast_vrrp::Output::Transition(transition) => self.on_transition(now, id, transition),
+                holdfast_vrrp::Output::Reassert(reason) => {
+                    let why = match reason {
+                        ReassertReason::LosingAdvert { from, its } => {
+                            format!("{from} claimed it too, with priority {its}")
+                        }
+                        ReassertReason::Stalled => "this node stood still and is still the owner".to_owned(),
+                    };
+                    self.reassert(now, id, None, why);
+                }
+                holdfast_vrrp::Output::Notice(notice) => {
+                    self.count("vrrp_notices");
+                    let kind = Kind::VrrpNotice { vip: self.vip_name(id), what: notice_text(&notice) };
+                    self.event(now, None, kind);
+                }
+            }
+        }
+    }
+
+    /// The owner announces again.
+    pub(crate) fn reassert(&mut self, now: Instant, id: VipId, cause: Option<u64>, why: String) {
+        self.announcer(id).reassert(now);
+        self.count("reassertions");
+        self.event(now, cause, Kind::Reasserted { vip: self.vip_name(id), why });
+    }
+
+    fn on_transition(&mut self, now: Instant, id: VipId, transition: Transition) {
+        let Transition { from, to, reason } = transition;
+        let resumed = reason == Reason::Resumed;
+        let why = reason_text(&reason);
+        let view = self.view_mut(id);
+        view.state = to;
+        view.since = now;
+        if !resumed {
+            view.role_epoch = view.role_epoch.saturating_add(1);
+        }
+        let role_epoch = view.role_epoch;
+        let left = if to == State::Active { view.leaving.take() } else { None };
+        self.report_due = true;
+        self.dirty = true;
+        self.count("role_changes");
+        let cause = self.run_mut(id).cause.take().or(left.and_then(|l| l.event));
+        let word = |state| state_word(state).to_owned();
+        let kind =
+            Kind::VipState { vip: self.vip_name(id), from: word(from), to: word(to), reason: why.clone(), role_epoch };
+        let event = self.event(now, cause, kind);
+        if to == State::Active {
+            self.became_active(now, id, &reason, event);
+            self.hooks(id, HookEvent::Active, &why);
+            if left.is_some_and(|l| l.planned) {
+                self.drain_taken_back(now, id, event);
+            }
+        } else if from == State::Active {
+            let view = self.view_mut(id);
+            view.last_resort = false;
+            view.send_failing_since = None;
+            let run = self.run_mut(id);
+            run.announcer.stop();
+            run.probe = None;
+            run.claimed_at = None;
+            self.hooks(id, HookEvent::Backup, &why);
+        }
+    }
+
+    fn became_active(&mut self, now: Instant, id: VipId, reason: &Reason, event: Option<u64>) {
+        let configured = self.vip_config(id).vrrp.priority;
+        let last_resort = is_last_resort(self.run(id).router.priority(), configured);
+        let view = self.view_mut(id);
+        view.yielded_to = None;
+        view.relisten_until = None;
+        view.send_failing_since = None;
+        view.last_resort = last_resort;
+        let run = self.run_mut(id);
+        run.last_sent = None;
+        run.probe = None;
+        run.claimed_at = None;
+        if *reason != Reason::Resumed {
+            run.announcer.took_over(now);
+        }
+        if last_resort {
+            let why = "nobody else took it, and this node is not known to serve well".to_owned();
+            self.event(now, event, Kind::FailOpen { vip: self.vip_name(id), why });
+        }
+        let cause = match reason {
+            Reason::DownTimer { .. } => ClaimCause::DownTimer,
+            Reason::Promoted | Reason::PeerResigned { .. } => ClaimCause::Handed,
+            Reason::Preempt { .. } => ClaimCause::Preempt,
+            _ => return,
+        };
+        if cause == ClaimCause::DownTimer {
+            self.run_mut(id).claimed_at = Some(now);
+        }
+        self.claim(now, id, cause);
+    }
+
+    /// How sending went: errors are an observation.
+    pub(crate) fn on_advert_sent(&mut self, now: Instant, id: VipId, result: Result<(), SendError>) {
+        if usize::from(id.0) >= self.vips.len() {
+            return;
+        }
+        if let Err(error) = result {
+            self.count("advert_send_errors");
+            if self.view(id).state != State::Active {
+                return;
+            }
+            self.view_mut(id).send_failing_since.get_or_insert(now);
+            self.dirty = true;
+            let kind = Kind::SendFailed { vip: self.vip_name(id), errno: error.errno };
+            let event = self.event(now, None, kind);
+            if event.is_some() {
+                self.run_mut(id).cause = event;
+            }
+            return;
+        }
+        self.count("adverts_sent");
+        if self.view(id).state != State::Active {
+            return;
+        }
+        let failing = self.view_mut(id).send_failing_since.take();
+        self.dirty |= failing.is_some();
+        let last = self.run_mut(id).last_sent.replace(now).or(failing);
+        let gap = last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
+        if gap >= self.vip_config(id).vrrp.interval.duration() * 2 {
+            // The segment may have believed somebody else meanwhile.
+            let kind = Kind::SendRecovered { vip: self.vip_name(id), gap_ms: crate::io::age_ms(now, now - gap) };
+            let event = self.event(now, None, kind);
+            self.reassert(now, id, event, format!("no advert went out for {} ms", gap.as_millis()));
+        }
+    }
+
+    /// This node stood still: what it believes of the segment is old, so it listens before it claims anything.
+    pub(crate) fn on_stall(&mut self, now: Instant, late: Duration) {
+        self.count("stalls");
+        let late_ms = u64::try_from(late.as_millis()).unwrap_or(u64::MAX);
+        self.event(now, None, Kind::Stalled { late_ms });
+        self.checks.stalled(late);
+        for id in self.ids() {
+            let interval = self.vip_config(id).vrrp.interval.duration();
+            if late <= interval * 3 {
+                continue;
+            }
+            if self.run(id).router.state() == State::Active {
+                self.view_mut(id).relisten_until = Some(now + interval);
+            }
+            self.route(now, id, Input::Stalled);
+        }
+        self.dirty = true;
+    }
+}
+
+/// For journal and status.
+pub(crate) fn state_word(state: State) -> &'static str {
+    match state {
+        State::Initialize => "off",
+        State::Backup => "backup",
+        State::Active => "active",
+    }
+}
+
+fn reason_text(reason: &Reason) -> String {
+    match reason {
+        Reason::Started => "started".to_owned(),
+        Reason::StartedAsOwner => "started as address owner".to_owned(),
+        Reason::Resumed => "resumed after a restart of the worker".to_owned(),
+        Reason::DownTimer { silent: Some(silent) } => format!("no advert for {} ms", silent.as_millis()),
+        Reason::DownTimer { silent: None } => "no owner was heard".to_owned(),
+        Reason::PeerResigned { peer } => format!("{peer} resigned"),
+        Reason::Preempt { peer, its } => format!("preempts {peer} with priority {its}"),
+        Reason::Promoted => "a peer handed it over".to_owned(),
+        Reason::Outranked { by, its } => format!("{by} with priority {its} is better"),
+        Reason::Resigned => "resigned".to_owned(),
+        Reason::Yielded => "yielded to a peer's claim".to_owned(),
+        Reason::Stopped => "takes no part".to_owned(),
+    }
+}
+
+fn notice_text(notice: &Notice) -> String {
+    match notice {
+        Notice::EqualPriority { peer } => format!("{peer} has the same priority: only the address decides"),
+        Notice::IntervalMismatch { peer, theirs } => format!("{peer} has another advert interval: {theirs}"),
+        Notice::AddressMismatch { peer } => format!("{peer} advertises other addresses"),
+        Notice::SecondOwner { peer } => format!("{peer} is a second address owner"),
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,417 @@
+//! One turn: what is due runs, then decide, then act, in the order in which outputs save the most time.
+//!
+//! Becoming Active: ledger → addresses → announcements → advert → claims and reports → journal. Leaving: priority 0 and
+//! "take it now" first, then the ledger and the removal (or, with linger, the removal when the successor is seen).
+
+use crate::announce::Announcer;
+use crate::config::{HookEvent, VipId};
+use crate::decide::{Leave, Participation, VipPlan, decide};
+use crate::diff::{BATCH, BATCH_PAUSE, Key, Wanted, diff};
+use crate::io::{Output, OwnerRecord, Step};
+use crate::journal::Kind;
+use crate::node::Node;
+use crate::vip::VipRun;
+use crate::world::{Fault, FaultKind, Leaving, VipView, Withheld};
+use holdfast_statesync::message::{BalancerReport, Fitness, Message, Role, VipReport};
+use holdfast_vrrp::{Input, Priority, State};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How long a resumed VIP counts as fit while nothing is known.
+pub(crate) const ASSUMED_FIT: Duration = Duration::from_secs(1);
+/// Between reports when nothing changes.
+const REPORT: Duration = Duration::from_millis(100);
+/// A decision may depend on ages: at the latest it is made anew after this, at the next wake.
+const REDECIDE: Duration = Duration::from_millis(25);
+/// Decisions in one turn. Each follows from a change by the one before, and three suffice for any chain of ours; what
+/// is left waits for the next turn.
+const ROUNDS: usize = 6;
+
+impl Node {
+    pub(crate) fn view(&self, id: VipId) -> &VipView {
+        self.world.vips.get(usize::from(id.0)).expect("ids of VIPs come from the configuration")
+    }
+
+    pub(crate) fn view_mut(&mut self, id: VipId) -> &mut VipView {
+        self.world.vips.get_mut(usize::from(id.0)).expect("ids of VIPs come from the configuration")
+    }
+
+    pub(crate) fn run(&self, id: VipId) -> &VipRun {
+        self.vips.get(usize::from(id.0)).expect("ids of VIPs come from the configuration")
+    }
+
+    pub(crate) fn run_mut(&mut self, id: VipId) -> &mut VipRun {
+        self.vips.get_mut(usize::from(id.0)).expect("ids of VIPs come from the configuration")
+    }
+
+    pub(crate) fn vip_config(&self, id: VipId) -> &crate::config::Vip {
+        self.config.vips.get(usize::from(id.0)).expect("ids of VIPs come from the configuration")
+    }
+
+    pub(crate) fn vip_name(&self, id: VipId) -> String {
+        self.vip_config(id).name.as_str().to_owned()
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = VipId> + use<> {
+        (0..u16::try_from(self.vips.len()).unwrap_or(u16::MAX)).map(VipId)
+    }
+
+    /// Everything that is due at `now`.
+    pub(crate) fn run_due(&mut self, now: Instant) {
+        self.run_checks(now);
+        self.run_channel(now);
+        self.run_routers(now);
+        self.dirty |= self.decided_at.is_none_or(|at| now.saturating_duration_since(at) >= REDECIDE);
+        self.dirty |= self.expire(now);
+        for _ in 0..ROUNDS {
+            if !std::mem::take(&mut self.dirty) {
+                break;
+            }
+            self.decided_at = Some(now);
+            self.reconcile_due = true;
+            self.sync_sockets();
+            self.plan = decide(&self.config, &self.world, now);
+            for id in self.ids() {
+                self.apply(now, id);
+            }
+            self.run_operations(now);
+        }
+        if self.reconcile_due || self.reconcile_at.is_some_and(|at| at <= now) {
+            self.reconcile(now);
+        }
+        self.announce(now);
+        self.report(now);
+        self.finish_stop(now);
+    }
+
+    /// Times that have passed. True: a decision may change.
+    fn expire(&mut self, now: Instant) -> bool {
+        let mut changed = false;
+        for view in &mut self.world.vips {
+            if view.fault.is_some_and(|fault| fault.until <= now) {
+                view.fault = None;
+                changed = true;
+            }
+            if view.assumed_fit_until.is_some_and(|until| until <= now) {
+                view.assumed_fit_until = None;
+                changed = true;
+            }
+            if view.relisten_until.is_some_and(|until| until <= now) {
+                view.relisten_until = None;
+                changed = true;
+            }
+            let over = |leaving: Leaving| match leaving.until {
+                Some(until) => until <= now,
+                // The router waits to take it back; if it was stopped, there is nothing to wait for.
+                None => view.state == State::Initialize,
+            };
+            if view.leaving.is_some_and(over) {
+                view.leaving = None;
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    fn wanted_sockets(&self) -> BTreeMap<u32, crate::config::InterfaceName> {
+        if !self.synced || self.stop.as_ref().is_some_and(|stop| stop.releasing) {
+            return BTreeMap::new();
+        }
+        let links = self.config.vips.iter().filter_map(|vip| self.world.link(&vip.vrrp.interface));
+        links.map(|link| (link.ifindex, link.name.clone())).collect()
+    }
+
+    /// The world's view of sockets: open ones, and those that are opened in this very turn or on their way.
+    fn sync_sockets(&mut self) {
+        let wanted = self.wanted_sockets();
+        let (open, _) = self.actual.sockets();
+        self.world.opening =
+            wanted.keys().filter(|i| !open.contains(i) && !self.actual.open_fails(**i)).copied().collect();
+        self.world.sockets = open.into_iter().filter(|i| wanted.contains_key(i)).collect();
+    }
+
+    /// Brings one VIP's router to what the plan says.
+    fn apply(&mut self, now: Instant, id: VipId) {
+        let Some(plan) = self.plan.vips.get(usize::from(id.0)).cloned() else { return };
+        self.note_fitness(now, id, &plan);
+        if let Some((ifindex, source)) = plan.path {
+            match self.run(id).path {
+                Some((old, _)) if old != ifindex && self.run(id).router.state() != State::Initialize => {
+                    // The interface was made anew under its old name: a new segment, for all we know.
+                    self.route(now, id, Input::Stop);
+                }
+                Some((_, old)) if old != source => self.route(now, id, Input::Source(source)),
+                _ => {}
+            }
+            self.run_mut(id).path = Some((ifindex, source));
+        }
+        if let Some(leave) = plan.leave.filter(|_| self.run(id).router.state() == State::Active) {
+            self.leave(now, id, leave, &plan);
+        }
+        let state = self.run(id).router.state();
+        match (plan.participation, plan.path) {
+            (Participation::Run { priority }, Some((_, source))) if state == State::Initialize => {
+                if let Some(epoch) = self.view_mut(id).resume.take() {
+                    self.view_mut(id).role_epoch = epoch;
+                    self.route(now, id, Input::Resume { priority, source });
+                } else {
+                    self.route(now, id, Input::Start { priority, source });
+                }
+            }
+            (Participation::Run { priority }, _) => self.route(now, id, Input::Priority(priority)),
+            (Participation::Off | Participation::Observe, _) => {
+                if self.synced {
+                    self.view_mut(id).resume = None;
+                }
+                if state != State::Initialize {
+                    self.route(now, id, Input::Stop);
+                    if plan.participation == Participation::Off {
+                        self.hooks(id, HookEvent::Fault, &first_reason(&plan));
+                    }
+                }
+            }
+        }
+        self.note_priority(now, id, &plan);
+        let active = self.run(id).router.state() == State::Active;
+        let fit = plan.fitness == Fitness::Fit;
+        let last_resort = self.view(id).last_resort;
+        if active && plan.fail_open && !last_resort {
+            self.view_mut(id).last_resort = true;
+            let kind = Kind::FailOpen { vip: self.vip_name(id), why: first_reason(&plan) };
+            self.event(now, self.run(id).fitness_event, kind);
+        } else if last_resort && fit {
+            self.view_mut(id).last_resort = false;
+        }
+    }
+
+    fn note_fitness(&mut self, now: Instant, id: VipId, plan: &VipPlan) {
+        let old = self.run(id).fitness;
+        if old == plan.fitness {
+            return;
+        }
+        let vip = self.vip_config(id);
+        let balancer = vip.balancer.and_then(|b| self.world.balancers.get(usize::from(b.0))?.event);
+        let checks = vip.checks.iter().filter_map(|c| self.world.checks.get(usize::from(c.0))?.event);
+        let operator = self.drain.as_ref().and_then(|d| d.event).or(self.stop.as_ref().and_then(|s| s.event));
+        let withheld = plan.fitness == Fitness::Withheld;
+        let cause = if withheld { operator } else { checks.chain(balancer).max() };
+        let kind = Kind::VipFitness {
+            vip: self.vip_name(id),
+            from: fitness_word(old).to_owned(),
+            to: fitness_word(plan.fitness).to_owned(),
+            why: first_reason(plan),
+        };
+        let event = self.event(now, cause, kind);
+        let run = self.run_mut(id);
+        run.fitness = plan.fitness;
+        run.fitness_since = now;
+        run.fitness_event = event;
+        self.report_due = true;
+    }
+
+    fn note_priority(&mut self, now: Instant, id: VipId, plan: &VipPlan) {
+        let to = match plan.participation {
+            Participation::Run { priority } => priority.get(),
+            Participation::Off | Participation::Observe => 0,
+        };
+        let from = std::mem::replace(&mut self.run_mut(id).priority, to);
+        if from != to {
+            let kind = Kind::VipPriority { vip: self.vip_name(id), from, to, why: first_reason(plan) };
+            self.event(now, self.run(id).fitness_event, kind);
+            self.report_due = true;
+        }
+    }
+
+    /// Gives a VIP away: priority 0 and "take it now" first.
+    fn leave(&mut self, now: Instant, id: VipId, leave: Leave, plan: &VipPlan) {
+        let comes_back = matches!(plan.participation, Participation::Run { .. });
+        let to = leave.to.map(|peer| self.peer_name(peer));
+        let kind = Kind::Resign { vip: self.vip_name(id), to, linger: leave.linger, why: first_reason(plan) };
+        let event = self.event(now, self.run(id).fitness_event, kind);
+        if leave.to.is_none() && self.world.withheld == Some(Withheld::Stopping) {
+            let why = "the last node known able to serve stops".to_owned();
+            self.event(now, event, Kind::LastNode { vip: self.vip_name(id), why });
+        }
+        if self.view(id).send_failing_since.is_some() {
+            let until = now + self.run_mut(id).fault_time(now);
+            self.view_mut(id).fault = Some(Fault { kind: FaultKind::SendFails, until });
+        }
+        let mut until = (!comes_back).then(|| now + self.run(id).router.active_down());
+        if let Some(stop) = &self.stop {
+            until = Some(until.map_or(stop.linger_until, |until| until.min(stop.linger_until)));
+        }
+        self.run_mut(id).cause = event;
+        self.route(now, id, if comes_back { Input::Resign } else { Input::Stop });
+        let view = self.view_mut(id);
+        view.leaving = Some(Leaving { since: now, linger: leave.linger, until, planned: leave.planned, event });
+        if let Some(peer) = leave.to {
+            view.handed_at = Some(now);
+            let role_epoch = view.role_epoch;
+            let message = Message::TakeNow { vip: self.vip_name(id), role_epoch, linger: leave.linger };
+            self.send_urgent(now, peer, &message);
+        }
+        self.dirty = true;
+    }
+
+    /// What the kernel should have, and the steps there.
+    fn reconcile(&mut self, now: Instant) {
+        self.reconcile_due = false;
+        if !self.synced {
+            self.reconcile_at = None;
+            return;
+        }
+        let mut wanted = Wanted { sockets: self.wanted_sockets(), ..Wanted::default() };
+        for (view, plan) in self.world.vips.iter().zip(&self.plan.vips) {
+            wanted.addresses.extend(&plan.addresses);
+            let vanishes = view.fault.is_some_and(|f| f.kind == FaultKind::AddressVanishes && now < f.until);
+            if vanishes || view.relisten_until.is_some_and(|until| now < until) {
+                wanted.held.extend(plan.addresses.iter().filter(|key| !self.actual.present(key)));
+            }
+        }
+        let diff = diff(&wanted, &self.actual, now);
+        for step in diff.steps {
+            self.actual.issued(&step, now);
+            let first = matches!(step, Step::OpenVrrp { .. });
+            if first { &mut self.out.first } else { &mut self.out.steps }.push(Output::Step(step));
+        }
+        for (ifindex, ip, _) in diff.added {
+            self.out.announces.push(Output::Step(Step::Announce { ifindex, ip }));
+        }
+        self.reconcile_at = diff.next;
+        self.actual.tidy(now);
+        self.write_records();
+    }
+
+    /// Tells the keeper what it would have to undo, before the steps that it covers.
+    fn write_records(&mut self) {
+        for id in self.ids() {
+            let vip = self.vip_config(id);
+            let planned = self.plan.vips.get(usize::from(id.0)).map(|p| p.addresses.clone()).unwrap_or_default();
+            let key = |a: &crate::config::VipAddress| Some((self.world.link(&a.interface)?.ifindex, a.ip, a.prefix));
+            let covered = |k: &Key| planned.contains(k) || self.actual.maybe_ours(k);
+            let addresses = vip.addresses.iter().filter_map(key).filter(covered).collect::<Vec<_>>();
+            let run = self.run(id);
+            let active = run.router.state() == State::Active;
+            let payload = || run.router.resign_payload().to_vec();
+            let resign = run.path.filter(|_| active).map(|(ifindex, source)| (ifindex, source, payload()));
+            let record = OwnerRecord {
+                vip: id,
+                active,
+                role_epoch: self.view(id).role_epoch,
+                addresses,
+                resign,
+                interval: vip.vrrp.interval.duration(),
+            };
+            let same = match &run.record {
+                Some(old) => *old == record,
+                None => !record.active && record.addresses.is_empty(),
+            };
+            if !same {
+                self.run_mut(id).record = Some(record.clone());
+                self.out.owners.push(Output::Owner(record));
+            }
+        }
+    }
+
+    /// Announcements that are due, of addresses that are there.
+    fn announce(&mut self, now: Instant) {
+        for id in self.ids() {
+            let due = self.run_mut(id).announcer.take_due(now);
+            if due && self.run(id).router.state() == State::Active {
+                let keys = self.plan.vips.get(usize::from(id.0)).map(|p| p.addresses.clone()).unwrap_or_default();
+                for (ifindex, ip, prefix) in keys {
+                    let queued = self.announcements.contains(&(ifindex, ip));
+                    let step = Output::Step(Step::Announce { ifindex, ip });
+                    if self.actual.present(&(ifindex, ip, prefix)) && !queued && !self.out.announces.contains(&step) {
+                        self.announcements.push_back((ifindex, ip));
+                    }
+                }
+            }
+        }
+        let batch = self.announcements.len().min(BATCH);
+        for (ifindex, ip) in self.announcements.drain(..batch) {
+            self.out.announces.push(Output::Step(Step::Announce { ifindex, ip }));
+        }
+        if !self.announcements.is_empty() {
+            let soon = now + BATCH_PAUSE;
+            self.reconcile_at = Some(self.reconcile_at.map_or(soon, |at| at.min(soon)));
+        }
+    }
+
+    /// Tells all peers what we are and can.
+    fn report(&mut self, now: Instant) {
+        let Some(channel) = &mut self.channel else { return };
+        if !std::mem::take(&mut self.report_due) && now < self.report_at {
+            return;
+        }
+        self.report_at = now + REPORT;
+        self.report_sequence = self.report_sequence.saturating_add(1);
+        let vips = self.config.vips.iter().zip(&self.world.vips).zip(&self.vips).map(|((vip, view), run)| VipReport {
+            vip: vip.name.as_str().to_owned(),
+            fitness: run.fitness,
+            role: match view.state {
+                State::Initialize => Role::Out,
+                State::Backup => Role::Backup,
+                State::Active => Role::Active,
+            },
+            role_epoch: view.role_epoch,
+            priority: run.priority,
+            role_age_ms: u32::try_from(crate::io::age_ms(now, view.since)).unwrap_or(u32::MAX),
+        });
+        let balancers = self.config.balancers.iter().zip(&self.world.balancers).map(|(balancer, view)| {
+            let fitness = match view.state {
+                crate::io::BalancerState::Unknown { .. } => Fitness::Unknown,
+                crate::io::BalancerState::Alive { .. } => Fitness::Fit,
+                crate::io::BalancerState::Gone { .. } => Fitness::Unfit,
+            };
+            BalancerReport { balancer: balancer.name.as_str().to_owned(), fitness }
+        });
+        let message =
+            Message::Report { sequence: self.report_sequence, vips: vips.collect(), balancers: balancers.collect() };
+        channel.handle(now, holdfast_statesync::channel::Input::Broadcast { message: &message });
+        self.drain_channel(now);
+    }
+
+    /// Hooks for this, with the reason in words.
+    pub(crate) fn hooks(&mut self, id: VipId, on: HookEvent, reason: &str) {
+        let word = match on {
+            HookEvent::Active => "active",
+            HookEvent::Backup => "backup",
+            HookEvent::Fault => "fault",
+        };
+        let environment = vec![
+            ("HOLDFAST_VIP".to_owned(), self.vip_name(id)),
+            ("HOLDFAST_EVENT".to_owned(), word.to_owned()),
+            ("HOLDFAST_REASON".to_owned(), reason.to_owned()),
+        ];
+        for (hook, configured) in (0..).zip(&self.config.hooks) {
+            if configured.on.contains(&on) {
+                self.out.rest.push(Output::RunHook { hook, environment: environment.clone() });
+            }
+        }
+    }
+
+    pub(crate) fn announcer(&mut self, id: VipId) -> &mut Announcer {
+        &mut self.run_mut(id).announcer
+    }
+}
+
+/// The first and weightiest reason, in words.
+pub(crate) fn first_reason(plan: &VipPlan) -> String {
+    plan.reasons.first().map(ToString::to_string).unwrap_or_default()
+}
+
+/// For journal and status.
+pub(crate) fn fitness_word(fitness: Fitness) -> &'static str {
+    match fitness {
+        Fitness::Unknown => "unknown",
+        Fitness::Fit => "fit",
+        Fitness::Unfit => "unfit",
+        Fitness::Withheld => "withheld",
+    }
+}
+
+/// Whether a priority is the one that nobody runs at by choice.
+pub(crate) fn is_last_resort(priority: Priority, configured: Priority) -> bool {
+    priority == Priority::LAST_RESORT && configured != Priority::LAST_RESORT
+}

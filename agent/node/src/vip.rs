@@ -1,0 +1,115 @@
+//! One VIP's machines and what is remembered of it beside the world's view.
+
+use crate::announce::Announcer;
+use crate::config::Vip;
+use crate::io::OwnerRecord;
+use holdfast_statesync::channel::PeerId;
+use holdfast_statesync::message::Fitness;
+use holdfast_vrrp::{Addresses, Router, RouterConfig};
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+/// More vanishings than this in [`VANISH_WINDOW`] are a fault.
+pub(crate) const VANISH_MAX: usize = 20;
+pub(crate) const VANISH_WINDOW: Duration = Duration::from_secs(1);
+const FAULT_FIRST: Duration = Duration::from_secs(1);
+const FAULT_LAST: Duration = Duration::from_secs(60);
+/// A fault this long after the former one starts from [`FAULT_FIRST`] again.
+const FAULT_FORGET: Duration = Duration::from_secs(120);
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct VipRun {
+    pub router: Router,
+    pub announcer: Announcer,
+    /// A claimer that is being probed on the segment.
+    pub probe: Option<ClaimProbe>,
+    /// What the keeper was told last.
+    pub record: Option<OwnerRecord>,
+    /// Interface index and source that the router uses.
+    pub path: Option<(u32, Ipv4Addr)>,
+    pub fitness: Fitness,
+    pub fitness_since: Instant,
+    /// The journal entry of the last change of fitness.
+    pub fitness_event: Option<u64>,
+    /// The effective priority that was told last; 0: takes no part.
+    pub priority: u8,
+    /// What made us do what we do next.
+    pub cause: Option<u64>,
+    pub last_sent: Option<Instant>,
+    pub vanished: VecDeque<Instant>,
+    /// We took it by down timer and said so.
+    pub claimed_at: Option<Instant>,
+    faults: u32,
+    last_fault: Option<Instant>,
+}
+
+/// A claimer on the segment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClaimProbe {
+    pub peer: PeerId,
+    pub target: Ipv4Addr,
+    pub since: Instant,
+    pub cause: Option<u64>,
+}
+
+impl VipRun {
+    pub(crate) fn new(vip: &Vip, now: Instant) -> Self {
+        let v4 = |advertised_only: bool| -> Vec<Ipv4Addr> {
+            let of = |a: &crate::config::VipAddress| match a.ip {
+                IpAddr::V4(ip) if a.advertise || !advertised_only => Some(ip),
+                _ => None,
+            };
+            vip.addresses.iter().filter_map(of).take(255).collect()
+        };
+        // A VIP whose addresses are all excluded from the adverts still needs one on the wire (RFC 9568 section 5.2.5).
+        let addresses = Addresses::new(v4(true))
+            .or_else(|_| Addresses::new(v4(false)))
+            .or_else(|_| Addresses::new([Ipv4Addr::UNSPECIFIED]))
+            .expect("one address is in 1..=255");
+        let config =
+            RouterConfig { vrid: vip.vrrp.vrid, interval: vip.vrrp.interval, preempt: vip.vrrp.preempt, addresses };
+        Self {
+            router: Router::new(config, now),
+            announcer: Announcer::default(),
+            probe: None,
+            record: None,
+            path: None,
+            fitness: Fitness::Unknown,
+            fitness_since: now,
+            fitness_event: None,
+            priority: 0,
+            cause: None,
+            last_sent: None,
+            vanished: VecDeque::new(),
+            claimed_at: None,
+            faults: 0,
+            last_fault: None,
+        }
+    }
+
+    /// How long the fault that is found now lasts: doubles from one to the next.
+    pub(crate) fn fault_time(&mut self, now: Instant) -> Duration {
+        if self.last_fault.is_none_or(|at| now.saturating_duration_since(at) > FAULT_FORGET) {
+            self.faults = 0;
+        }
+        self.last_fault = Some(now);
+        let time = FAULT_FIRST.saturating_mul(1 << self.faults.min(6)).min(FAULT_LAST);
+        self.faults = self.faults.saturating_add(1);
+        time
+    }
+
+    /// Notes that an address vanished; true: too often lately.
+    pub(crate) fn vanished_too_often(&mut self, now: Instant) -> bool {
+        while self.vanished.front().is_some_and(|at| now.saturating_duration_since(*at) > VANISH_WINDOW) {
+            self.vanished.pop_front();
+        }
+        self.vanished.push_back(now);
+        if self.vanished.len() > VANISH_MAX {
+            self.vanished.clear();
+            return true;
+        }
+        false
+    }
+}

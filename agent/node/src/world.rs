@@ -1,0 +1,320 @@
+//! Every observation with its time: what [`crate::decide`] judges from.
+//!
+//! The world refuses to judge: it says what was seen and when, and for some values how fresh they still are.
+
+use crate::config::{Config, InterfaceName, VipId};
+use crate::io::{Address, BalancerState, Link};
+use crate::mutants;
+use holdfast_statesync::channel::PeerId;
+use holdfast_statesync::message::{BalancerReport, Fitness, Role, VipReport};
+use holdfast_vrrp::{AdvertInterval, Priority, State};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+/// A peer's word counts for this long (DESIGN section 4, 3).
+pub const FRESH: Duration = Duration::from_millis(300);
+
+/// What [`crate::decide::decide`] sees.
+#[derive(Debug, Clone)]
+pub struct World {
+    /// Links by interface index.
+    pub links: BTreeMap<u32, Link>,
+    /// Addresses that aren't ours, in the order they were seen, by interface index: candidates for a source.
+    pub foreign: BTreeMap<u32, Vec<Address>>,
+    /// Interfaces whose VRRP socket is open.
+    pub sockets: BTreeSet<u32>,
+    /// Interfaces whose VRRP socket is being opened.
+    pub opening: BTreeSet<u32>,
+    /// By [`crate::config::BalancerId`].
+    pub balancers: Vec<BalancerView>,
+    /// By [`crate::config::CheckId`].
+    pub checks: Vec<CheckView>,
+    /// By [`VipId`].
+    pub vips: Vec<VipView>,
+    /// By [`PeerId`].
+    pub peers: Vec<PeerView>,
+    /// Why an operator's will keeps every VIP away from here.
+    pub withheld: Option<Withheld>,
+}
+
+/// Why this node takes no VIP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Withheld {
+    /// Drained. `forced`: it leaves even if nobody takes over.
+    Drained {
+        /// An interlock was forced.
+        forced: bool,
+    },
+    /// The agent stops.
+    Stopping,
+}
+
+/// A balancer as last seen.
+#[derive(Debug, Clone)]
+pub struct BalancerView {
+    /// What was seen.
+    pub state: BalancerState,
+    /// When that began.
+    pub since: Instant,
+    /// The journal entry that says so.
+    pub event: Option<u64>,
+}
+
+/// A check's verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckState {
+    /// Neither `rise` nor `fall` reached yet.
+    Unknown,
+    /// Passed.
+    Passed,
+    /// Failed.
+    Failed,
+}
+
+/// A check as last seen.
+#[derive(Debug, Clone)]
+pub struct CheckView {
+    /// With `rise` and `fall`: what the holder of a VIP goes by.
+    pub state: CheckState,
+    /// No failure since the last `rise` successes: what a backup goes by.
+    pub clean: bool,
+    /// When `state` began.
+    pub since: Instant,
+    /// The journal entry that says so.
+    pub event: Option<u64>,
+}
+
+/// A VIP's own protocol state here, and what was heard of it on the segment.
+#[derive(Debug, Clone)]
+pub struct VipView {
+    /// The router's state.
+    pub state: State,
+    /// When `state` began.
+    pub since: Instant,
+    /// Grows at each change of role.
+    pub role_epoch: u64,
+    /// The last advert of another node, whatever our state.
+    pub heard: Option<HeardAdvert>,
+    /// We gave it away and wait for the successor.
+    pub leaving: Option<Leaving>,
+    /// We are Active at the lowest priority because nobody better took it.
+    pub last_resort: bool,
+    /// When "take it now" was last said.
+    pub handed_at: Option<Instant>,
+    /// It can't be held here for a while.
+    pub fault: Option<Fault>,
+    /// Adverts have failed to go out since.
+    pub send_failing_since: Option<Instant>,
+    /// A resumed VIP counts as fit until then, as long as nothing is known.
+    pub assumed_fit_until: Option<Instant>,
+    /// A former worker held it: to be resumed with this role epoch.
+    pub resume: Option<u64>,
+    /// A peer proved to own it better, though we can't hear its adverts.
+    pub yielded_to: Option<PeerId>,
+    /// After a stall: no address is added before then.
+    pub relisten_until: Option<Instant>,
+}
+
+/// An advert as heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeardAdvert {
+    /// When.
+    pub at: Instant,
+    /// From whom.
+    pub from: Ipv4Addr,
+    /// Its priority.
+    pub priority: Priority,
+    /// Its interval.
+    pub interval: AdvertInterval,
+}
+
+/// A VIP that we gave away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leaving {
+    /// When.
+    pub since: Instant,
+    /// The addresses stay until the successor is seen …
+    pub linger: bool,
+    /// … or until then, when the router doesn't wait to take it back.
+    pub until: Option<Instant>,
+    /// An operator's will made us leave.
+    pub planned: bool,
+    /// The journal entry that says so.
+    pub event: Option<u64>,
+}
+
+/// Why a VIP can't be held here for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// What is wrong.
+    pub kind: FaultKind,
+    /// Tried again then.
+    pub until: Instant,
+}
+
+/// Kinds of [`Fault`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultKind {
+    /// Something removes the address again and again.
+    AddressVanishes,
+    /// The address can't be added.
+    AddressRefused,
+    /// Adverts can't be sent.
+    SendFails,
+}
+
+/// A peer's words.
+#[derive(Debug, Clone, Default)]
+pub struct PeerView {
+    /// Its run; grows. Larger than any message that is still believed.
+    pub epoch: u64,
+    /// A session is up.
+    pub up: bool,
+    /// It said goodbye.
+    pub left: bool,
+    /// When anything authentic was heard.
+    pub heard_at: Option<Instant>,
+    /// The last report's number.
+    pub sequence: Option<u64>,
+    /// Its last word on each VIP that we know too.
+    pub vips: BTreeMap<VipId, (Instant, VipReport)>,
+    /// Its balancers, at most [`BALANCERS_MAX`].
+    pub balancers: BTreeMap<String, (Instant, Fitness)>,
+}
+
+/// Balancers remembered of one peer; more are ignored.
+pub const BALANCERS_MAX: usize = 64;
+
+impl PeerView {
+    /// Whether `at` is recent enough to be believed at `now`.
+    pub fn fresh(at: Instant, now: Instant) -> bool {
+        mutants::off("fresh-claim-only") || now.saturating_duration_since(at) <= FRESH
+    }
+
+    /// Its word on a VIP if that is fresh.
+    pub fn vip(&self, vip: VipId, now: Instant) -> Option<&VipReport> {
+        self.vips.get(&vip).filter(|(at, _)| Self::fresh(*at, now)).map(|(_, report)| report)
+    }
+
+    /// Whether anything it said is fresh.
+    pub fn reachable(&self, now: Instant) -> bool {
+        !self.left && self.heard_at.is_some_and(|at| now.saturating_duration_since(at) <= FRESH)
+    }
+
+    /// Whether it runs this VIP too: it said so itself in this run.
+    pub fn shares(&self, vip: VipId) -> bool {
+        mutants::off("shared-vips-only") || self.vips.contains_key(&vip)
+    }
+
+    /// Takes a report. `known` finds the VIPs that we have too; others are ignored.
+    pub fn report(
+        &mut self,
+        now: Instant,
+        vips: Vec<VipReport>,
+        balancers: Vec<BalancerReport>,
+        known: &BTreeMap<String, VipId>,
+    ) {
+        self.left = false;
+        for report in vips {
+            let Some(id) = known.get(&report.vip) else { continue };
+            if self.vips.get(id).is_some_and(|(_, old)| report.role_epoch < old.role_epoch) {
+                continue;
+            }
+            self.vips.insert(*id, (now, report));
+        }
+        for b in balancers {
+            if self.balancers.len() < BALANCERS_MAX || self.balancers.contains_key(&b.balancer) {
+                self.balancers.insert(b.balancer, (now, b.fitness));
+            }
+        }
+    }
+}
+
+impl World {
+    /// Nothing seen yet.
+    pub fn new(config: &Config, now: Instant) -> Self {
+        let vip = VipView {
+            state: State::Initialize,
+            since: now,
+            role_epoch: 0,
+            heard: None,
+            leaving: None,
+            last_resort: false,
+            handed_at: None,
+            fault: None,
+            send_failing_since: None,
+            assumed_fit_until: None,
+            resume: None,
+            yielded_to: None,
+            relisten_until: None,
+        };
+        let balancer = BalancerView {
+            state: BalancerState::Unknown { why: "not looked at yet".to_owned() },
+            since: now,
+            event: None,
+        };
+        let check = CheckView { state: CheckState::Unknown, clean: false, since: now, event: None };
+        Self {
+            links: BTreeMap::new(),
+            foreign: BTreeMap::new(),
+            sockets: BTreeSet::new(),
+            opening: BTreeSet::new(),
+            balancers: vec![balancer; config.balancers.len()],
+            checks: vec![check; config.checks.len()],
+            vips: vec![vip; config.vips.len()],
+            peers: vec![PeerView::default(); config.cluster.as_ref().map_or(0, |c| c.peers.len())],
+            withheld: None,
+        }
+    }
+
+    /// The link of this name.
+    pub fn link(&self, name: &InterfaceName) -> Option<&Link> {
+        self.links.values().find(|l| l.name == *name)
+    }
+
+    /// The primary address of an interface: never one that we manage (`managed`).
+    pub fn source(&self, ifindex: u32, managed: &BTreeSet<IpAddr>) -> Option<Ipv4Addr> {
+        self.foreign.get(&ifindex)?.iter().find_map(|a| match a.ip {
+            IpAddr::V4(ip) if !a.secondary && !managed.contains(&a.ip) => Some(ip),
+            _ => None,
+        })
+    }
+
+    /// Peers whose fresh word is that they can serve a VIP, best first.
+    pub fn able_peers(&self, vip: VipId, now: Instant) -> Vec<PeerId> {
+        let mut able: Vec<(u8, PeerId)> = self
+            .peer_ids()
+            .filter_map(|(id, peer)| {
+                let report = peer.vip(vip, now)?;
+                let able = report.fitness == Fitness::Fit && report.role != Role::Out && !peer.left;
+                able.then_some((report.priority, id))
+            })
+            .collect();
+        able.sort_by_key(|(priority, id)| (std::cmp::Reverse(*priority), *id));
+        able.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// The peer whose fresh word is that it is Active.
+    pub fn active_peer(&self, vip: VipId, now: Instant) -> Option<PeerId> {
+        self.peer_ids()
+            .find(|(_, peer)| peer.vip(vip, now).is_some_and(|report| report.role == Role::Active))
+            .map(|(id, _)| id)
+    }
+
+    /// Whether this peer's fresh word is that it is Active.
+    pub fn active(&self, peer: PeerId, vip: VipId, now: Instant) -> bool {
+        let view = self.peers.get(usize::from(peer.0));
+        view.and_then(|view| view.vip(vip, now)).is_some_and(|report| report.role == Role::Active)
+    }
+
+    /// Whether the word of every peer on this VIP is known now (a peer that left in order is known; one that is
+    /// reachable without running the VIP has no word).
+    pub fn all_peers_known(&self, vip: VipId, now: Instant) -> bool {
+        !self.peers.is_empty() && self.peers.iter().all(|p| p.left || p.reachable(now) || p.vip(vip, now).is_some())
+    }
+
+    fn peer_ids(&self) -> impl Iterator<Item = (PeerId, &PeerView)> {
+        (0..).map(PeerId).zip(&self.peers)
+    }
+}

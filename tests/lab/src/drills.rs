@@ -1,0 +1,236 @@
+//! The drills and what is expected of them: one table.
+
+use crate::clock::{MS, Ns};
+use crate::faults::Fault;
+
+/// When an expectation applies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// Always.
+    Always,
+    /// With the peers' channel.
+    Channel,
+    /// Without it (or for a subject that has none).
+    Alone,
+}
+
+/// What is compared: of all valid runs of a drill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Of {
+    /// The median.
+    Median,
+    /// The largest: things that must never happen.
+    Max,
+}
+
+/// One figure that must not be exceeded.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Expect {
+    /// The figure's key in a run.
+    pub key: &'static str,
+    /// The largest value allowed.
+    pub figure: f64,
+    /// When it applies.
+    pub when: When,
+    /// Of which statistic.
+    pub of: Of,
+    /// A count, which noise doesn't stretch: the CI limit is the figure itself.
+    pub count: bool,
+    /// The figure must exist: a run in which it was never seen (no takeover, say) fails.
+    pub must: bool,
+}
+
+impl Expect {
+    const fn ms(key: &'static str, figure: f64) -> Self {
+        Self { key, figure, when: When::Always, of: Of::Median, count: false, must: false }
+    }
+
+    const fn count(key: &'static str, figure: f64) -> Self {
+        Self { key, figure, when: When::Always, of: Of::Median, count: true, must: false }
+    }
+
+    const fn when(self, when: When) -> Self {
+        Self { when, ..self }
+    }
+
+    const fn must(self) -> Self {
+        Self { must: true, ..self }
+    }
+
+    /// The limit: the figure itself when strict (and for counts), else three times the figure + 50 ms, because
+    /// machines are shared.
+    #[must_use]
+    pub fn limit(&self, strict: bool) -> f64 {
+        if strict || self.count { self.figure } else { 3.0 * self.figure + 50.0 }
+    }
+
+    /// Whether it applies to a run with or without the channel.
+    #[must_use]
+    pub fn applies(&self, channel: bool) -> bool {
+        match self.when {
+            When::Always => true,
+            When::Channel => channel,
+            When::Alone => !channel,
+        }
+    }
+}
+
+/// One drill.
+#[derive(Debug, Clone, Copy)]
+pub struct Drill {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What is done.
+    pub fault: Fault,
+    /// One line about it.
+    pub about: &'static str,
+    /// How long it is left before the repair.
+    pub hold: Ns,
+    /// What is expected.
+    pub expect: &'static [Expect],
+}
+
+/// Two answerers: one advert interval + 20 ms (DESIGN section 4, invariant 1), seen with probes 10 ms apart.
+const ONE_OWNER: Expect = Expect { of: Of::Max, ..Expect::ms("dual_holder_ms", 130.0) };
+
+/// Every drill.
+pub static DRILLS: &[Drill] = &[
+    Drill {
+        name: "balancer-killed",
+        fault: Fault::BalancerKilled,
+        about: "SIGKILL to the balancer on the Active",
+        hold: 1500 * MS,
+        expect: &[
+            Expect::ms("outage_ms", 20.0).when(When::Channel),
+            Expect::ms("outage_ms", 30.0).when(When::Alone),
+            ONE_OWNER,
+        ],
+    },
+    Drill {
+        name: "balancer-hung",
+        fault: Fault::BalancerHung,
+        about: "SIGSTOP to the balancer on the Active",
+        hold: 2000 * MS,
+        expect: &[Expect::ms("outage_ms", 380.0), ONE_OWNER],
+    },
+    Drill {
+        name: "cable-cut",
+        fault: Fault::CableCut,
+        about: "the Active's link at the switch goes down",
+        hold: 1500 * MS,
+        expect: &[
+            Expect::ms("outage_ms", 40.0).when(When::Channel),
+            Expect::ms("outage_ms", 290.0).when(When::Alone),
+            Expect::ms("takeover_ms", 290.0).must(),
+            ONE_OWNER,
+        ],
+    },
+    Drill {
+        name: "silent-drop",
+        fault: Fault::SilentDrop,
+        about: "the switch drops the Active's frames for 1 s, then heals",
+        hold: 1000 * MS,
+        expect: &[
+            Expect::ms("failback_outage_ms", 0.0),
+            Expect { figure: 120.0, of: Of::Median, ..ONE_OWNER },
+            Expect::ms("one_owner_ms", 120.0),
+        ],
+    },
+    Drill {
+        name: "worker-killed",
+        fault: Fault::WorkerKilled,
+        about: "SIGKILL to the worker, which starts again",
+        hold: 1500 * MS,
+        expect: &[Expect::count("role_changes", 0.0), Expect::ms("outage_ms", 100.0), ONE_OWNER],
+    },
+    Drill {
+        name: "worker-lost",
+        fault: Fault::WorkerLost,
+        about: "SIGKILL to the worker, which can't start again",
+        hold: 2000 * MS,
+        expect: &[Expect::ms("address_gone_ms", 250.0).must(), Expect::ms("peer_active_ms", 300.0).must(), ONE_OWNER],
+    },
+    Drill {
+        name: "worker-hung",
+        fault: Fault::WorkerHung,
+        about: "SIGSTOP to the worker",
+        hold: 2500 * MS,
+        expect: &[Expect::ms("peer_active_ms", 310.0).must(), Expect::ms("address_gone_ms", 450.0).must()],
+    },
+    Drill {
+        name: "agent-killed",
+        fault: Fault::AgentKilled,
+        about: "SIGKILL to keeper and worker; the balancer lives on",
+        hold: 4500 * MS,
+        expect: &[
+            Expect::ms("outage_ms", 290.0),
+            Expect::ms("one_answerer_ms", 3000.0).must(),
+            Expect::ms("dual_holder_ms", 3000.0),
+        ],
+    },
+    Drill {
+        name: "planned-drain",
+        fault: Fault::PlannedDrain,
+        about: "the operator drains the Active",
+        hold: 1500 * MS,
+        expect: &[Expect::count("failed", 0.0), Expect::ms("takeover_ms", 1000.0).must(), ONE_OWNER],
+    },
+    Drill {
+        name: "failback",
+        fault: Fault::Failback,
+        about: "the drained node of higher priority comes back",
+        hold: 2500 * MS,
+        expect: &[Expect::count("failed", 0.0), Expect::ms("takeover_ms", 2500.0).must(), ONE_OWNER],
+    },
+    Drill {
+        name: "address-deleted",
+        fault: Fault::AddressDeleted,
+        about: "someone runs `ip addr del` on the VIP",
+        hold: 1000 * MS,
+        expect: &[Expect::ms("address_back_ms", 50.0).must(), Expect::count("role_changes", 0.0), ONE_OWNER],
+    },
+    Drill {
+        name: "no-fault",
+        fault: Fault::NoFault,
+        about: "nothing happens, and nothing may be lost",
+        hold: 2000 * MS,
+        expect: TWIN,
+    },
+];
+
+/// What every drill's twin, in which the fault is left out, must report.
+pub const TWIN: &[Expect] = &[
+    Expect::count("failed", 0.0),
+    Expect::count("broken_flows", 0.0),
+    Expect::count("role_changes", 0.0),
+    Expect { of: Of::Max, count: true, ..Expect::ms("dual_holder_ms", 0.0) },
+];
+
+/// The drill of that name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Drill> {
+    DRILLS.iter().find(|d| d.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_the_figure_when_strict_and_three_times_it_plus_fifty_in_ci() {
+        let e = Expect::ms("outage_ms", 20.0);
+        assert_eq!((e.limit(true), e.limit(false)), (20.0, 110.0));
+        let c = Expect::count("failed", 0.0);
+        assert_eq!((c.limit(true), c.limit(false)), (0.0, 0.0));
+    }
+
+    #[test]
+    fn every_drill_expects_something_with_and_without_the_channel() {
+        for d in DRILLS {
+            for channel in [true, false] {
+                assert!(d.expect.iter().any(|e| e.applies(channel)), "{}", d.name);
+            }
+            assert!(std::ptr::eq(find(d.name).expect("found by its own name"), d));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The clients. All are open loop: what they send is set by the clock alone, never by what came back, because a
+//! client that waits for an answer hides an outage.
+
+pub mod fresh;
+pub mod long;
+pub mod udp;
+
+use anyhow::{Context, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::thread::JoinHandle;
+
+/// A thread with a stop flag; dropping it stops and joins.
+#[derive(Debug)]
+pub struct Stopper {
+    stop: Arc<AtomicBool>,
+    tid: Arc<AtomicI32>,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+impl Stopper {
+    /// Starts `f` on its own thread; it must return soon after its argument says true.
+    ///
+    /// # Errors
+    /// The thread can't be started.
+    pub fn spawn(label: &str, f: impl FnOnce(&dyn Fn() -> bool) -> Result<()> + Send + 'static) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let tid = Arc::new(AtomicI32::new(0));
+        let (flag, id) = (stop.clone(), tid.clone());
+        let thread = std::thread::Builder::new()
+            .name(label.chars().take(15).collect())
+            .spawn(move || {
+                id.store(crate::process::thread_id(), Ordering::Release);
+                f(&|| flag.load(Ordering::Acquire))
+            })
+            .with_context(|| format!("start thread {label}"))?;
+        while tid.load(Ordering::Acquire) == 0 && !thread.is_finished() {
+            std::thread::yield_now();
+        }
+        Ok(Self { stop, tid, thread: Some(thread) })
+    }
+
+    /// The thread's id.
+    #[must_use]
+    pub fn thread(&self) -> i32 {
+        self.tid.load(Ordering::Acquire)
+    }
+
+    /// Stops, waits, and says how the thread ended.
+    ///
+    /// # Errors
+    /// What the thread returned, or that it panicked.
+    pub fn finish(mut self) -> Result<()> {
+        self.stop.store(true, Ordering::Release);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(r)) => r,
+            Some(Err(_)) => anyhow::bail!("a measuring thread panicked"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Stopper {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(t) = self.thread.take() {
+            let _ended = t.join();
+        }
+    }
+}
+
+/// What a complete HTTP response was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Response {
+    /// Not complete yet.
+    Partial,
+    /// Complete: status, which load balancer (0, 1 or 255 unknown), bytes used.
+    Complete(u16, u8, usize),
+    /// Not HTTP.
+    Garbage,
+}
+
+/// Reads one response with a Content-Length from the front of `b`.
+#[must_use]
+pub fn parse_response(b: &[u8]) -> Response {
+    let Some(end) = crate::responder::find(b, b"\r\n\r\n") else {
+        return if b.len() > 16_384 { Response::Garbage } else { Response::Partial };
+    };
+    let Some(head) = b.get(..end).and_then(|h| std::str::from_utf8(h).ok()) else { return Response::Garbage };
+    let mut lines = head.split("\r\n");
+    let Some(status) = lines.next().and_then(|l| l.strip_prefix("HTTP/1.")).and_then(|l| l.get(2..5)?.parse().ok())
+    else {
+        return Response::Garbage;
+    };
+    let (mut length, mut node) = (0_usize, u8::MAX);
+    for (name, value) in lines.filter_map(|l| l.split_once(':')) {
+        let value = value.trim();
+        if name.eq_ignore_ascii_case("content-length") {
+            let Ok(n) = value.parse() else { return Response::Garbage };
+            length = n;
+        } else if name.eq_ignore_ascii_case("x-lb") {
+            node = match value {
+                "lb1" => 0,
+                "lb2" => 1,
+                _ => u8::MAX,
+            };
+        }
+    }
+    let total = (end + 4).saturating_add(length);
+    if b.len() < total { Response::Partial } else { Response::Complete(status, node, total) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_counts_only_when_its_whole_body_is_there() {
+        let r = b"HTTP/1.1 200 OK\r\nx-lb: lb2\r\ncontent-length: 3\r\n\r\nb1\n";
+        for n in 0..r.len() {
+            assert_eq!(parse_response(&r[..n]), Response::Partial, "{n}");
+        }
+        assert_eq!(parse_response(r), Response::Complete(200, 1, r.len()));
+        assert_eq!(parse_response(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n"), Response::Complete(503, 255, 38));
+        assert_eq!(parse_response(b"SSH-2.0\r\n\r\n"), Response::Garbage);
+        assert_eq!(parse_response(b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n"), Response::Garbage);
+    }
+}

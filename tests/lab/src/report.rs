@@ -1,0 +1,440 @@
+//! From samples to figures, from figures to a verdict, and both printed: tables for people, JSON for programs.
+
+use crate::balancer::Kind;
+use crate::clock::{MS, Ns, ms_between};
+use crate::drills::{Drill, Expect, Of, TWIN};
+use crate::fabric::{Lb, VRID};
+use crate::load::fresh;
+use crate::metrics::{
+    Advert, Class, Flow, Held, Sample, Span, Spread, advert_lateness_ms, broken_flows, dual_holder_ms, outage,
+    percentile, role_changes,
+};
+use crate::run::{Options, UDP_INTERVAL};
+use crate::subject::INTERVAL;
+use crate::watch::{address::POLL, reference::VOID, wire};
+use serde_json::{Map, Value, json};
+use std::fmt::Write;
+
+/// Everything one run recorded.
+#[derive(Debug)]
+pub struct Measured {
+    /// Time between two fresh requests.
+    pub interval: Ns,
+    /// When the noise floor's measurement began.
+    pub steady: Ns,
+    /// When the fault was injected.
+    pub fault: Ns,
+    /// When its repair began.
+    pub repair: Ns,
+    /// When lb1 alone was Active again.
+    pub settled: Ns,
+    /// The end.
+    pub end: Ns,
+    /// The fault is a return to lb1: it goes from lb2 to lb1.
+    pub failback: bool,
+    /// The MACs of lb1 and lb2.
+    pub macs: [[u8; 6]; 2],
+    /// Fresh requests.
+    pub fresh: fresh::Log,
+    /// UDP probes.
+    pub udp: Vec<Sample>,
+    /// Long-lived connections.
+    pub flows: Vec<Flow>,
+    /// The segment.
+    pub wire: wire::Log,
+    /// The kernels' addresses.
+    pub held: Vec<Held>,
+    /// The reference thread's lateness.
+    pub late: Vec<(Ns, Ns)>,
+    /// Why measuring ran without real-time priority.
+    pub realtime: Option<String>,
+}
+
+/// One run's figures.
+#[derive(Debug, Clone, Default)]
+pub struct Run {
+    /// Figures by key; `None`: it never happened.
+    pub numbers: std::collections::BTreeMap<&'static str, Option<f64>>,
+    /// Why it says nothing.
+    pub void: Option<String>,
+    /// What happened, ms after the fault.
+    pub timeline: Vec<(f64, String)>,
+    /// Why measuring ran without real-time priority.
+    pub realtime: Option<String>,
+    /// The agent's own events.
+    pub journal: Vec<String>,
+}
+
+impl Run {
+    /// The timeline as text.
+    #[must_use]
+    pub fn timeline_text(&self) -> String {
+        let mut s = String::new();
+        for (t, what) in &self.timeline {
+            let _ = writeln!(s, "  {t:>9.1} ms  {what}");
+        }
+        s
+    }
+}
+
+/// A drill's outcome.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// The drill.
+    pub scenario: String,
+    /// What was put to the test.
+    pub subject: String,
+    /// The balancer, with its version.
+    pub balancer: String,
+    /// With the peers' channel.
+    pub channel: bool,
+    /// Without the fault.
+    pub twin: bool,
+    /// Compared with the figures themselves.
+    pub strict: bool,
+    /// The machine.
+    pub machine: String,
+    /// All runs, void ones too.
+    pub runs: Vec<Run>,
+    /// Runs that broke off.
+    pub errors: Vec<String>,
+    /// Why it can't be run with this subject.
+    pub skipped: Option<String>,
+    /// Each expectation: text, whether it held.
+    pub verdicts: Vec<(String, bool)>,
+    /// All of them held, in at least one valid run, and nothing broke off.
+    pub pass: bool,
+}
+
+/// When the VIP began to go back to lb1: the repair, or, when lb1 came back by itself, the first sign of it on the
+/// wire after lb2 had taken over.
+fn failback_from(m: &Measured) -> Ns {
+    let ours = |a: &&Advert| a.vrid == VRID && a.at >= m.fault && a.at < m.repair;
+    let adverts = || m.wire.adverts.iter().filter(ours);
+    let Some(taken) = adverts().find(|a| a.source == Lb::Lb2.front() && a.priority > 0) else { return m.repair };
+    let back = adverts().filter(|a| a.at > taken.at).find(|a| match Lb::with_front(a.source) {
+        Some(Lb::Lb1) => a.priority > 0,
+        Some(Lb::Lb2) => a.priority == 0,
+        None => false,
+    });
+    back.map_or(m.repair, |a| a.at)
+}
+
+/// The figures of one run; see `METRICS.md`.
+#[must_use]
+pub fn figures(m: &Measured, drill: &Drill) -> Run {
+    let mut run = Run { realtime: m.realtime.clone(), ..Run::default() };
+    let (loser, winner) = if m.failback { (Lb::Lb2, Lb::Lb1) } else { (Lb::Lb1, Lb::Lb2) };
+    let back = if m.failback { m.end } else { failback_from(m) };
+    let (whole, during) = (Span { from: m.fault, to: m.end }, Span { from: m.fault, to: back });
+    let (noise, after) = (Span { from: m.steady, to: m.fault }, Span { from: back, to: m.end });
+    let mut set = |key: &'static str, v: Option<f64>| {
+        run.numbers.insert(key, v);
+    };
+
+    let o = outage(&m.fresh.samples, m.interval, during.reaching_back());
+    set("outage_ms", Some(o.longest_ms));
+    set("outage_sum_ms", Some(o.sum_ms));
+    set("failed", Some(o.failed as f64));
+    set("requests", Some(o.requests as f64));
+    for class in [Class::Refused, Class::Reset, Class::Timeout, Class::Truncated, Class::Wrong, Class::Unreachable] {
+        let key = match class {
+            Class::Refused => "failed_refused",
+            Class::Reset => "failed_reset",
+            Class::Timeout => "failed_timeout",
+            Class::Truncated => "failed_truncated",
+            Class::Wrong => "failed_wrong",
+            Class::Unreachable | Class::Ok => "failed_unreachable",
+        };
+        set(key, Some(o.by_class.get(class.name()).copied().unwrap_or(0) as f64));
+    }
+    let u = outage(&m.udp, UDP_INTERVAL, during.reaching_back());
+    set("udp_outage_ms", Some(u.longest_ms));
+    set("udp_lost", Some(u.failed as f64));
+    let (broken, flows) = broken_flows(&m.flows, during);
+    set("broken_flows", Some(broken as f64));
+    set("flows", Some(flows as f64));
+    if !m.failback {
+        let f = outage(&m.fresh.samples, m.interval, after.reaching_back());
+        set("failback_outage_ms", Some(f.longest_ms));
+        set("failback_failed", Some(f.failed as f64));
+        set("failback_udp_outage_ms", Some(outage(&m.udp, UDP_INTERVAL, after.reaching_back()).longest_ms));
+        set("failback_broken_flows", Some(broken_flows(&m.flows, after).0 as f64));
+        set("settle_ms", Some(ms_between(m.repair, m.settled)));
+    }
+
+    let since = |t: Ns| ms_between(m.fault, t);
+    let ads = || m.wire.adverts.iter().filter(|a| a.vrid == VRID && whole.holds(a.at));
+    let resigned = ads().find(|a| a.source == loser.front() && a.priority == 0).map(|a| a.at);
+    let active = ads().find(|a| a.source == winner.front() && a.priority > 0).map(|a| a.at);
+    let mac = |lb: Lb| m.macs[lb.index()];
+    let claims = || m.wire.answers.iter().filter(|a| whole.holds(a.at));
+    let claimed = claims().find(|a| a.mac == mac(winner)).map(|a| a.at);
+    let first = |lb: Lb, present: bool, from: Ns| {
+        m.held.iter().find(|h| h.lb == lb && h.present == present && h.at >= from).map(|h| h.at)
+    };
+    let gone = first(loser, false, m.fault).filter(|&t| t < m.end);
+    set("detect_ms", [resigned, active, claimed, gone].into_iter().flatten().min().map(since));
+    set("takeover_ms", claimed.map(since));
+    set("peer_active_ms", active.map(since));
+    set("address_gone_ms", gone.filter(|&t| t < back.max(m.fault + 1)).map(since));
+    if drill.fault == crate::faults::Fault::AddressDeleted {
+        // Gone and back between two polls: it was back within one.
+        let returned = match gone {
+            Some(t) => first(loser, true, t).map(since),
+            None => Some(ms_between(0, POLL)),
+        };
+        set("address_back_ms", returned);
+    }
+    // The last sign of a second owner: after the fault for the loser, after the repair for the winner.
+    let last_answer = |lb: Lb, s: Span| claims().filter(|a| a.mac == mac(lb) && s.holds(a.at)).map(|a| a.at).max();
+    if claimed.is_some() {
+        set("one_answerer_ms", Some(last_answer(loser, during).map_or(0.0, since)));
+    }
+    if !m.failback {
+        let answered = last_answer(winner, Span { from: m.repair, to: m.end });
+        let advertised =
+            ads().filter(|a| a.source == winner.front() && a.priority > 0 && a.at >= m.repair).map(|a| a.at).max();
+        set("one_owner_ms", Some(answered.max(advertised).map_or(0.0, |t| ms_between(m.repair, t))));
+    }
+    set("dual_holder_ms", Some(dual_holder_ms(&m.wire.answers, wire::PROBE, whole)));
+    set("role_changes", Some(role_changes(&m.wire.adverts, VRID, during) as f64));
+
+    let n = outage(&m.fresh.samples, m.interval, noise.reaching_back());
+    set("noise_failed", Some(n.failed as f64));
+    set("noise_outage_ms", Some(n.longest_ms));
+    set("noise_udp_outage_ms", Some(outage(&m.udp, UDP_INTERVAL, noise.reaching_back()).longest_ms));
+    let latency: Vec<f64> = m
+        .fresh
+        .samples
+        .iter()
+        .filter(|s| noise.holds(s.sent) && s.class == Class::Ok)
+        .map(|s| ms_between(s.sent, s.done))
+        .collect();
+    set("noise_latency_p50_ms", percentile(&latency, 0.5));
+    set("noise_latency_p99_ms", percentile(&latency, 0.99));
+    let interval = INTERVAL.as_nanos() as u64;
+    let late = advert_lateness_ms(&m.wire.adverts, loser.front(), interval, noise);
+    let tenth = ms_between(0, interval) / 10.0;
+    set("late_adverts", Some(late.iter().filter(|&&l| l > tenth).count() as f64));
+    set("advert_late_p99_ms", percentile(&late, 0.99));
+    let worst =
+        |l: &[(Ns, Ns)]| l.iter().filter(|(t, _)| *t >= m.steady && *t < m.end).map(|(_, l)| *l).max().unwrap_or(0);
+    let (machine, prober) = (worst(&m.late), worst(&m.fresh.late));
+    set("machine_late_ms", Some(ms_between(0, machine)));
+    set("prober_late_ms", Some(ms_between(0, prober)));
+    if machine.max(prober) > VOID {
+        run.void = Some(format!("the machine was {:.0} ms late", ms_between(0, machine.max(prober))));
+    }
+    run.timeline = timeline(m, back, &o);
+    run
+}
+
+fn timeline(m: &Measured, back: Ns, o: &crate::metrics::Outage) -> Vec<(f64, String)> {
+    let mut all: Vec<(Ns, String)> = vec![(m.fault, "fault".into()), (m.settled, "lb1 alone is Active".into())];
+    if !m.failback {
+        all.push((m.repair, "repair".into()));
+    }
+    if back < m.repair {
+        all.push((back, "the VIP goes back to lb1".into()));
+    }
+    let mut owner = None;
+    for a in m.wire.adverts.iter().filter(|a| a.vrid == VRID && a.at < m.end) {
+        let who = Lb::with_front(a.source).map_or("unknown", Lb::name);
+        if a.priority == 0 {
+            all.push((a.at, format!("advert from {who}: resigns (priority 0)")));
+        } else if owner != Some(a.source) {
+            owner = Some(a.source);
+            all.push((a.at, format!("advert from {who}: Active, priority {}", a.priority)));
+        }
+    }
+    let (mut answering, mut announced) = (None, None);
+    for a in m.wire.answers.iter().filter(|a| a.at < m.end) {
+        let who = m.macs.iter().position(|x| *x == a.mac).map_or("unknown", |i| Lb::BOTH[i].name());
+        if a.gratuitous && announced.is_none_or(|(w, t): (_, Ns)| w != who || a.at > t + 20 * MS) {
+            all.push((a.at, format!("gratuitous ARP from {who}")));
+        }
+        if a.gratuitous {
+            announced = Some((who, a.at));
+        } else if answering != Some(who) {
+            answering = Some(who);
+            all.push((a.at, format!("{who} answers ARP for the VIP")));
+        }
+    }
+    for h in m.held.iter().filter(|h| h.at < m.end) {
+        all.push((h.at, format!("{}'s kernel {} the VIP", h.lb.name(), if h.present { "has" } else { "lost" })));
+    }
+    if let Some(from) = o.from {
+        let to = from + (o.longest_ms * MS as f64) as u64;
+        all.push((from, format!("client: first failed request of {}", o.failed)));
+        all.push((to, format!("client: served again, outage {:.0} ms", o.longest_ms)));
+    }
+    let mut flows: Vec<_> =
+        m.flows.iter().filter_map(|f| f.broken).filter(|(t, _)| *t >= m.fault && *t < m.end).collect();
+    flows.sort();
+    if let Some((t, class)) = flows.first() {
+        all.push((*t, format!("client: first of {} long-lived flows breaks ({})", flows.len(), class.name())));
+    }
+    all.retain(|(t, _)| *t >= m.fault);
+    all.sort();
+    all.into_iter().map(|(t, s)| (ms_between(m.fault, t), s)).collect()
+}
+
+impl Report {
+    /// An empty one.
+    #[must_use]
+    pub fn new(drill: &Drill, version: &str, balancer: Kind, channel: bool, o: &Options) -> Self {
+        Self {
+            scenario: drill.name.into(),
+            subject: version.into(),
+            balancer: balancer.version(),
+            channel,
+            twin: o.twin,
+            strict: o.strict,
+            machine: crate::env::describe(),
+            runs: Vec::new(),
+            errors: Vec::new(),
+            skipped: None,
+            verdicts: Vec::new(),
+            pass: false,
+        }
+    }
+
+    /// Runs that count.
+    #[must_use]
+    pub fn valid(&self) -> usize {
+        self.runs.iter().filter(|r| r.void.is_none()).count()
+    }
+
+    fn values(&self, key: &str) -> Vec<f64> {
+        self.runs.iter().filter(|r| r.void.is_none()).filter_map(|r| *r.numbers.get(key)?).collect()
+    }
+
+    /// Compares with what is expected.
+    pub fn judge(&mut self, drill: &Drill, o: &Options) {
+        let expect = if o.twin { TWIN } else { drill.expect };
+        self.verdicts = expect.iter().filter(|e| e.applies(self.channel)).map(|e| self.verdict(e, o.strict)).collect();
+        self.pass = self.valid() > 0 && self.errors.is_empty() && self.verdicts.iter().all(|(_, held)| *held);
+    }
+
+    fn verdict(&self, e: &Expect, strict: bool) -> (String, bool) {
+        let values = self.values(e.key);
+        let limit = e.limit(strict);
+        let (of, name): (fn(Spread) -> f64, _) = match e.of {
+            Of::Median => (|s| s.median, "median"),
+            Of::Max => (|s| s.max, "max"),
+        };
+        let complete = !e.must || values.len() == self.valid();
+        match Spread::of(&values).map(of) {
+            Some(v) => {
+                let missing = if complete { "" } else { ", in some runs it never happened" };
+                (format!("{} {name} {v:.1} ≤ {limit:.1}{missing}", e.key), v <= limit && complete)
+            }
+            None => (format!("{} never happened", e.key), !e.must),
+        }
+    }
+
+    /// As DESIGN section 3 has it.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let mut keys: Vec<&'static str> = self.runs.iter().flat_map(|r| r.numbers.keys().copied()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let summary: Map<String, Value> = keys
+            .iter()
+            .filter_map(|k| Some((k, Spread::of(&self.values(k))?)))
+            .map(|(k, s)| ((*k).to_owned(), json!({"min": s.min, "median": s.median, "max": s.max})))
+            .collect();
+        let run = |r: &Run| {
+            let mut o: Map<String, Value> = r.numbers.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
+            o.insert("void".into(), json!(r.void));
+            let lines: Vec<Value> = r.timeline.iter().map(|(t, s)| json!({"ms": t, "what": s})).collect();
+            o.insert("timeline".into(), json!(lines));
+            Value::Object(o)
+        };
+        json!({
+            "schema": 1, "scenario": self.scenario, "subject": self.subject, "balancer": self.balancer,
+            "channel": self.channel, "twin": self.twin, "strict": self.strict, "machine": self.machine,
+            "pass": self.pass, "skipped": self.skipped, "errors": self.errors,
+            "expectations": self.verdicts.iter().map(|(t, h)| json!({"text": t, "held": h})).collect::<Vec<_>>(),
+            "realtime": self.runs.iter().all(|r| r.realtime.is_none()),
+            "runs": self.runs.iter().filter(|r| r.void.is_none()).map(run).collect::<Vec<_>>(),
+            "void_runs": self.runs.iter().filter(|r| r.void.is_some()).map(run).collect::<Vec<_>>(),
+            "summary": summary,
+        })
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut s = String::new();
+        let channel = if self.channel { "with the channel" } else { "without a channel" };
+        let twin = if self.twin { ", fault left out" } else { "" };
+        let _ =
+            writeln!(s, "{}: {}, {}, {channel}{twin}; {}", self.scenario, self.subject, self.balancer, self.machine);
+        if let Some(why) = &self.skipped {
+            let _ = writeln!(s, "  skipped: {why}");
+            return s;
+        }
+        if let Some(why) = self.runs.iter().find_map(|r| r.realtime.as_ref()) {
+            let _ = writeln!(s, "  measured without real-time priority: {why}");
+        }
+        if let Some(r) = self.runs.iter().rfind(|r| r.void.is_none()) {
+            let _ = writeln!(s, "  the last run, ms after the fault:");
+            s += &r.timeline_text();
+        }
+        let void = self.runs.len() - self.valid();
+        let _ = writeln!(s, "  {} valid runs, {void} void, {} broke off", self.valid(), self.errors.len());
+        for r in self.runs.iter().filter_map(|r| r.void.as_ref()) {
+            let _ = writeln!(s, "    void: {r}");
+        }
+        for e in &self.errors {
+            let _ = writeln!(s, "    broke off: {e}");
+        }
+        let _ = writeln!(s, "  {:<26}{:>10}{:>10}{:>10}", "", "min", "median", "max");
+        for key in TABLE {
+            if let Some(v) = Spread::of(&self.values(key)) {
+                let _ = writeln!(s, "  {key:<26}{:>10.1}{:>10.1}{:>10.1}", v.min, v.median, v.max);
+            }
+        }
+        for (text, held) in &self.verdicts {
+            let _ = writeln!(s, "  {} {text}", if *held { "ok  " } else { "FAIL" });
+        }
+        let _ = writeln!(s, "  {}", if self.pass { "PASS" } else { "FAIL" });
+        s
+    }
+}
+
+/// What the table for people shows, in order; the JSON has all.
+const TABLE: &[&str] = &[
+    "outage_ms",
+    "outage_sum_ms",
+    "failed",
+    "requests",
+    "udp_outage_ms",
+    "broken_flows",
+    "flows",
+    "detect_ms",
+    "peer_active_ms",
+    "takeover_ms",
+    "address_gone_ms",
+    "address_back_ms",
+    "one_answerer_ms",
+    "dual_holder_ms",
+    "role_changes",
+    "one_owner_ms",
+    "settle_ms",
+    "failback_outage_ms",
+    "failback_failed",
+    "failback_udp_outage_ms",
+    "failback_broken_flows",
+    "late_adverts",
+    "advert_late_p99_ms",
+    "noise_failed",
+    "noise_outage_ms",
+    "noise_udp_outage_ms",
+    "noise_latency_p50_ms",
+    "noise_latency_p99_ms",
+    "machine_late_ms",
+    "prober_late_ms",
+];

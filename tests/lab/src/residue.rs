@@ -1,0 +1,143 @@
+//! What must not be left behind: namespaces, processes, temporary directories; removed on drop, panic, SIGINT and
+//! SIGTERM, and by `lab clean` for runs that were killed outright.
+//!
+//! Names are `hf<pid>x<random>-<node>`: the pid tells whether the run that made them still lives.
+
+use crate::netns::{DIRECTORY, Netns};
+use crate::process::{alive, kill_pid};
+use anyhow::{Context, Result};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Mutex;
+
+/// Every prefix this process has in use, for the signal handler.
+static LIVE: Mutex<Vec<Residue>> = Mutex::new(Vec::new());
+
+/// One fabric's leftovers: all namespaces with a prefix, all processes in them, one directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Residue {
+    /// `hf<pid>x<random>`.
+    pub prefix: String,
+    /// The fabric's temporary directory.
+    pub directory: PathBuf,
+    /// Keep the directory (`--keep`).
+    pub keep_directory: bool,
+}
+
+impl Residue {
+    /// Notes it for the signal handler.
+    pub fn register(&self) {
+        if let Ok(mut live) = LIVE.lock() {
+            live.retain(|r| r.prefix != self.prefix);
+            live.push(self.clone());
+        }
+    }
+
+    /// Ends every process in the namespaces, deletes them and the directory. Idempotent.
+    pub fn remove(&self) {
+        let spaces = namespaces_with(&self.prefix);
+        for _round in 0..3 {
+            let pids: Vec<i32> = spaces.iter().flat_map(Netns::pids).collect();
+            if pids.is_empty() {
+                break;
+            }
+            pids.into_iter().for_each(kill_pid);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        for n in spaces {
+            let _gone = Command::new("ip").args(["netns", "del", n.name()]).output();
+        }
+        if !self.keep_directory {
+            let _gone = std::fs::remove_dir_all(&self.directory);
+        }
+        if let Ok(mut live) = LIVE.lock() {
+            live.retain(|r| r.prefix != self.prefix);
+        }
+    }
+}
+
+/// The named namespaces that start with `prefix-`.
+#[must_use]
+pub fn namespaces_with(prefix: &str) -> Vec<Netns> {
+    let Ok(dir) = std::fs::read_dir(DIRECTORY) else { return Vec::new() };
+    let start = format!("{prefix}-");
+    dir.filter_map(|e| e.ok()?.file_name().into_string().ok())
+        .filter(|n| n.starts_with(&start))
+        .map(Netns::named)
+        .collect()
+}
+
+/// The pid in a name that we made, `None` for any other name.
+#[must_use]
+pub fn pid_in(name: &str) -> Option<i32> {
+    let (pid, _) = name.strip_prefix("hf")?.split_once('x')?;
+    pid.parse().ok()
+}
+
+/// Removes everything registered by this process.
+pub fn remove_all() {
+    let all = LIVE.lock().map(|l| l.clone()).unwrap_or_default();
+    all.iter().for_each(Residue::remove);
+}
+
+/// On SIGINT or SIGTERM: remove everything, then exit with 128 + signal.
+///
+/// # Errors
+/// The handler's thread can't be started.
+pub fn remove_on_signal() -> Result<()> {
+    let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let Ok(runtime) = runtime else { return };
+            runtime.block_on(async move {
+                use tokio::signal::unix::{SignalKind, signal};
+                let (Ok(mut int), Ok(mut term)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+                else {
+                    return;
+                };
+                let _listening = ready.send(());
+                let code = tokio::select! { _ = int.recv() => 130, _ = term.recv() => 143 };
+                remove_all();
+                std::process::exit(code);
+            });
+        })
+        .context("start the signal thread")?;
+    is_ready.recv().context("listen for SIGINT and SIGTERM")
+}
+
+/// Removes what dead runs left; returns the prefixes removed.
+///
+/// # Errors
+/// The namespace directory can't be read.
+pub fn clean() -> Result<Vec<String>> {
+    let mut prefixes: Vec<String> = Vec::new();
+    let names = std::fs::read_dir(DIRECTORY).into_iter().flatten().chain(std::fs::read_dir(std::env::temp_dir())?);
+    for name in names.filter_map(|e| e.ok()?.file_name().into_string().ok()) {
+        let prefix = name.split('-').next().unwrap_or_default().to_owned();
+        // A run that still lives under that pid is left alone, even if the pid was reused by something else.
+        if pid_in(&name).is_some_and(|pid| !alive(pid)) && !prefixes.contains(&prefix) {
+            prefixes.push(prefix);
+        }
+    }
+    for p in &prefixes {
+        let directory = std::env::temp_dir().join(p);
+        Residue { prefix: p.clone(), directory, keep_directory: false }.remove();
+    }
+    Ok(prefixes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_we_made_carry_a_pid() {
+        assert_eq!(pid_in("hf123x9f2c-lb1"), Some(123));
+        assert_eq!(pid_in("hf123x9f2c"), Some(123));
+        for other in ["hfx-1", "hf12-lb1", "default", "hfabcx1", "bl-7-sw"] {
+            assert_eq!(pid_in(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The ends of the line: three HTTP backends and, on both load balancers, a UDP echo that doesn't depend on the
+//! balancer. One thread, one epoll.
+
+use crate::fabric::{BACKEND_PORT, BACKENDS, ECHO_PORT, Fabric, Lb};
+use crate::load::Stopper;
+use anyhow::{Context, Result};
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
+
+/// Connections at once; beyond it new ones are closed. Far above what the load keeps open.
+const CONNECTIONS_MAX: usize = 4096;
+
+enum Socket {
+    Listener(TcpListener, u8),
+    Stream(TcpStream, u8, Vec<u8>),
+    Echo(UdpSocket, u8),
+}
+
+/// The running responder.
+#[derive(Debug)]
+pub struct Responder(Stopper);
+
+impl Responder {
+    /// Opens all sockets inside `fabric` and serves them until dropped.
+    ///
+    /// # Errors
+    /// A namespace or a socket.
+    pub fn start(fabric: &Fabric) -> Result<Self> {
+        let mut sockets = Vec::new();
+        for lb in Lb::BOTH {
+            let s = fabric.lb(lb).inside(|| Ok(UdpSocket::bind((Ipv4Addr::UNSPECIFIED, ECHO_PORT))?))?;
+            s.set_nonblocking(true)?;
+            sockets.push(Socket::Echo(s, lb.index() as u8));
+        }
+        for (i, node) in ["b1", "b2", "b3"].into_iter().enumerate() {
+            let s = fabric.ns(node).inside(|| Ok(TcpListener::bind((BACKENDS[i], BACKEND_PORT))?))?;
+            s.set_nonblocking(true)?;
+            sockets.push(Socket::Listener(s, i as u8 + 1));
+        }
+        Ok(Self(Stopper::spawn("responder", move |stop| Loop::new(sockets)?.run(stop))?))
+    }
+
+    /// The serving thread, to give it priority.
+    #[must_use]
+    pub fn thread(&self) -> i32 {
+        self.0.thread()
+    }
+}
+
+struct Loop {
+    epoll: OwnedFd,
+    sockets: HashMap<u64, Socket>,
+    next: u64,
+}
+
+impl Loop {
+    fn new(sockets: Vec<Socket>) -> Result<Self> {
+        let mut me = Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, sockets: HashMap::new(), next: 0 };
+        for s in sockets {
+            me.insert(s)?;
+        }
+        Ok(me)
+    }
+
+    fn insert(&mut self, s: Socket) -> Result<()> {
+        let data = epoll::EventData::new_u64(self.next);
+        match &s {
+            Socket::Listener(l, _) => epoll::add(&self.epoll, l, data, epoll::EventFlags::IN),
+            Socket::Stream(c, ..) => epoll::add(&self.epoll, c, data, epoll::EventFlags::IN),
+            Socket::Echo(u, _) => epoll::add(&self.epoll, u, data, epoll::EventFlags::IN),
+        }
+        .context("epoll add")?;
+        self.sockets.insert(self.next, s);
+        self.next += 1;
+        Ok(())
+    }
+
+    fn run(mut self, stop: &dyn Fn() -> bool) -> Result<()> {
+        let tick = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        let mut events = Vec::with_capacity(256);
+        while !stop() {
+            events.clear();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&tick)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e).context("epoll wait"),
+            }
+            for e in &events {
+                self.serve(e.data.u64())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn serve(&mut self, key: u64) -> Result<()> {
+        let room = self.sockets.len() < CONNECTIONS_MAX;
+        let mut new = Vec::new();
+        let keep = match self.sockets.get_mut(&key) {
+            None => return Ok(()),
+            Some(Socket::Listener(l, id)) => {
+                while let Ok((c, _)) = l.accept() {
+                    if room && c.set_nonblocking(true).is_ok() {
+                        let _best_effort = c.set_nodelay(true);
+                        new.push(Socket::Stream(c, *id, Vec::new()));
+                    }
+                }
+                true
+            }
+            Some(Socket::Stream(c, id, buffer)) => stream(c, *id, buffer),
+            Some(Socket::Echo(u, node)) => {
+                let mut b = [0; 64];
+                while let Ok((n, from)) = u.recv_from(&mut b) {
+                    let Some(seq) = b.get(..n).and_then(|b| b.first_chunk::<8>()) else { continue };
+                    let mut reply = [0; 9];
+                    reply[..8].copy_from_slice(seq);
+                    reply[8] = *node;
+                    let _lost = u.send_to(&reply, from);
+                }
+                true
+            }
+        };
+        if !keep {
+            self.sockets.remove(&key);
+        }
+        new.into_iter().try_for_each(|s| self.insert(s))
+    }
+}
+
+/// Answers every complete request in the buffer; false: close.
+fn stream(c: &mut TcpStream, id: u8, buffer: &mut Vec<u8>) -> bool {
+    let mut b = [0; 4096];
+    loop {
+        match c.read(&mut b) {
+            Ok(0) => return false,
+            Ok(n) => buffer.extend_from_slice(&b[..n]),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => break,
+            Err(_) => return false,
+        }
+    }
+    while let Some(end) = find(buffer, b"\r\n\r\n") {
+        let close = find(&buffer[..end], b"onnection: close").is_some();
+        buffer.drain(..end + 4);
+        let reply = format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Type: text/plain\r\n\r\nb{id}\n");
+        if c.write_all(reply.as_bytes()).is_err() || close {
+            return false;
+        }
+    }
+    buffer.len() < 16_384
+}
+
+/// Where `needle` starts.
+#[must_use]
+pub fn find(hay: &[u8], needle: &[u8]) -> Option<usize> {
+    hay.windows(needle.len()).position(|w| w == needle)
+}

@@ -1,0 +1,297 @@
+//! One drill, run as often as asked: settle, measure, break, wait, mend, settle, count.
+
+use crate::balancer::Kind;
+use crate::clock::{MS, Ns, SECOND, now, sleep_until};
+use crate::drills::Drill;
+use crate::env;
+use crate::fabric::{ECHO_PORT, Fabric, Lb, VIP, VRID, wait_for};
+use crate::faults::{self, Fault};
+use crate::load::{fresh::Fresh, long::Long, udp::Udp};
+use crate::process::make_realtime;
+use crate::report::{Measured, Report, Run, figures};
+use crate::responder::Responder;
+use crate::subject::holdfast::Holdfast;
+use crate::subject::keepalived::Keepalived;
+use crate::subject::{INTERVAL, Place, Subject, SubjectKind};
+use crate::watch::{address::Addresses, reference::Reference, wire::Wire};
+use anyhow::{Context, Result, bail};
+use std::net::SocketAddrV4;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A fresh request's deadline.
+pub const DEADLINE: Ns = 500 * MS;
+/// Time between two UDP probes.
+pub const UDP_INTERVAL: Ns = MS;
+/// Time between two requests on a long-lived connection.
+const LONG_INTERVAL: Ns = 50 * MS;
+/// How long the noise floor is measured before each fault.
+const NOISE: Ns = SECOND;
+/// How long a pair may take until lb1 alone is Active.
+const SETTLE: Duration = Duration::from_secs(20);
+/// Void runs are repeated up to so many times over the whole drill, beside `--repeat`.
+const VOIDS_MAX: usize = 5;
+/// Real-time priority of the measuring threads: below the agents' (so that measuring doesn't delay what is measured)
+/// but for the reference.
+const PRIORITY: u8 = 10;
+
+/// How a drill is run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What is put to the test.
+    pub subject: SubjectKind,
+    /// The agent's binary, if given.
+    pub holdfast: Option<PathBuf>,
+    /// The balancer, if given.
+    pub balancer: Option<Kind>,
+    /// With the peers' channel.
+    pub channel: bool,
+    /// Valid runs wanted.
+    pub repeat: usize,
+    /// Leave the fault out; everything must then be 0.
+    pub twin: bool,
+    /// Compare with the figures themselves.
+    pub strict: bool,
+    /// Keep the temporary directory.
+    pub keep: bool,
+    /// Time between two fresh requests.
+    pub interval: Ns,
+    /// Long-lived connections.
+    pub flows: usize,
+    /// Print each run's timeline to stderr as it happens.
+    pub narrate: bool,
+}
+
+/// A running pair with the fabric around it.
+struct Session {
+    // Dropped in this order: processes first, their network last.
+    subject: Box<dyn Subject>,
+    _responder: Responder,
+    place: Place,
+    responder_thread: i32,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.subject.stop();
+    }
+}
+
+impl Session {
+    fn start(o: &Options) -> Result<Self> {
+        let mut subject = subject(o)?;
+        let balancer = o.balancer.unwrap_or_else(Kind::best);
+        let channel = o.channel && o.subject == SubjectKind::Holdfast;
+        let place = Place { fabric: Fabric::up(o.keep)?, balancer, channel };
+        let responder = Responder::start(&place.fabric)?;
+        for lb in Lb::BOTH {
+            if let Err(e) = subject.start(&place, lb) {
+                subject.stop();
+                return Err(e);
+            }
+        }
+        Ok(Self { subject, responder_thread: responder.thread(), _responder: responder, place })
+    }
+
+    /// The end of each log, for a run that failed.
+    fn logs(&self) -> String {
+        let mut text = String::new();
+        let Ok(dir) = std::fs::read_dir(self.place.fabric.directory()) else { return text };
+        let mut files: Vec<PathBuf> = dir.filter_map(|e| Some(e.ok()?.path())).collect();
+        files.sort();
+        for f in files.iter().filter(|f| f.extension().is_some_and(|e| e == "log" || e == "err")) {
+            let all = std::fs::read_to_string(f).unwrap_or_default();
+            let lines: Vec<&str> = all.lines().collect();
+            if !lines.is_empty() {
+                text += &format!("--- {} (last lines)\n", f.display());
+                for l in &lines[lines.len().saturating_sub(15)..] {
+                    text += &format!("    {l}\n");
+                }
+            }
+        }
+        text
+    }
+}
+
+/// The subject that the options name.
+///
+/// # Errors
+/// [`env::Lacks`].
+pub fn subject(o: &Options) -> Result<Box<dyn Subject>> {
+    Ok(match o.subject {
+        SubjectKind::Holdfast => Box::new(Holdfast::new(env::holdfast(o.holdfast.as_deref())?)),
+        SubjectKind::Keepalived => Box::new(Keepalived::new()?),
+    })
+}
+
+/// Runs `drill` until it has `o.repeat` valid runs, an error ends it, or too many were void.
+///
+/// # Errors
+/// [`env::Lacks`] when the machine can't run it. What goes wrong in a run is in the report.
+pub fn drill(drill: &Drill, o: &Options) -> Result<Report> {
+    env::require_basics()?;
+    let probe = subject(o)?;
+    let balancer = o.balancer.unwrap_or_else(Kind::best);
+    let channel = o.channel && o.subject == SubjectKind::Holdfast;
+    let mut report = Report::new(drill, &probe.version(), balancer, channel, o);
+    if let Some(why) = probe.lacks(drill.fault) {
+        report.skipped = Some(why);
+        return Ok(report);
+    }
+    if balancer == Kind::Nft && drill.fault == Fault::BalancerHung {
+        report.skipped = Some("nftables NAT has no process to hang".into());
+        return Ok(report);
+    }
+    drop(probe);
+    let mut session: Option<Session> = None;
+    let (mut errors, mut voids) = (0, 0);
+    while report.valid() < o.repeat && errors < 2 && voids <= VOIDS_MAX {
+        let s = match session.as_mut() {
+            Some(s) => s,
+            None => session.insert(Session::start(o)?),
+        };
+        match one_run(drill, o, s) {
+            Ok(run) => {
+                voids += usize::from(run.void.is_some());
+                if o.narrate {
+                    eprint!("{}", run.timeline_text());
+                }
+                report.runs.push(run);
+            }
+            Err(e) => {
+                errors += 1;
+                if o.keep {
+                    eprintln!("kept: {}", s.place.fabric.directory().display());
+                }
+                eprintln!("{}: {e:#}\n{}", drill.name, s.logs());
+                report.errors.push(format!("{e:#}"));
+                session = None; // whatever state it is in, the next run starts afresh
+            }
+        }
+    }
+    if let (true, Some(s)) = (o.keep, &session) {
+        eprintln!("kept: {}", s.place.fabric.directory().display());
+    }
+    report.judge(drill, o);
+    Ok(report)
+}
+
+/// The measuring threads of one run.
+struct Instruments {
+    wire: Wire,
+    addresses: Addresses,
+    reference: Reference,
+}
+
+impl Instruments {
+    fn start(place: &Place) -> Result<Self> {
+        Ok(Self {
+            wire: Wire::start(&place.fabric.ns("obs"))?,
+            addresses: Addresses::start(&place.fabric)?,
+            reference: Reference::start()?,
+        })
+    }
+
+    /// `owner` alone holds the VIP and alone advertises it, by what kernels and wire say.
+    fn settled_on(&self, owner: Lb) -> bool {
+        let interval = INTERVAL.as_nanos() as u64;
+        let since = now().saturating_sub(3 * interval);
+        let log = self.wire.log();
+        let recent: Vec<_> = log
+            .adverts
+            .iter()
+            .rev()
+            .take_while(|a| a.at >= since)
+            .filter(|a| a.vrid == VRID && a.priority > 0)
+            .collect();
+        self.addresses.held(owner)
+            && !self.addresses.held(owner.other())
+            && recent.len() >= 2
+            && recent.iter().all(|a| a.source == owner.front())
+    }
+
+    fn await_owner(&self, owner: Lb, what: &str) -> Result<Ns> {
+        if !wait_for(SETTLE, Duration::from_millis(5), || Ok(self.settled_on(owner)))? {
+            bail!("{what}: {} was not the only Active within {} s", owner.name(), SETTLE.as_secs());
+        }
+        Ok(now())
+    }
+}
+
+fn one_run(drill: &Drill, o: &Options, s: &mut Session) -> Result<Run> {
+    let instruments = Instruments::start(&s.place)?;
+    instruments.await_owner(Lb::Lb1, "before the drill")?;
+    if drill.fault == Fault::Failback && !o.twin {
+        s.subject.drain(&s.place, Lb::Lb1).context("drain before a failback")?;
+        instruments.await_owner(Lb::Lb2, "drained before a failback")?;
+    }
+    let client = s.place.fabric.ns("client");
+    let web = SocketAddrV4::new(VIP, 80);
+    let fresh = Fresh::start(&client, web, o.interval, DEADLINE)?;
+    let long = Long::start(&client, web, o.flows, LONG_INTERVAL)?;
+    let udp = Udp::start(&client, SocketAddrV4::new(VIP, ECHO_PORT), UDP_INTERVAL, DEADLINE)?;
+    let mut threads = vec![fresh.thread(), long.thread(), udp.thread(), s.responder_thread];
+    threads.extend(instruments.wire.threads());
+    threads.extend(instruments.addresses.threads());
+    let mut realtime = make_realtime(instruments.reference.thread(), 90);
+    for t in threads {
+        realtime = realtime.and(make_realtime(t, PRIORITY));
+    }
+    let warm = || Ok(long.alive() >= o.flows && fresh.recent_ok(40) >= 40);
+    if !wait_for(Duration::from_secs(10), Duration::from_millis(20), warm)? {
+        bail!(
+            "the service didn't answer before the drill ({} of 40 requests, {} flows)",
+            fresh.recent_ok(40),
+            long.alive()
+        );
+    }
+    let complaints = s.place.fabric.complaints();
+    let steady = now();
+    sleep_until(steady + NOISE);
+
+    let hung = faults::to_be_hung(drill.fault, &s.place, &*s.subject);
+    let fault =
+        if o.twin { now() } else { faults::inject(drill.fault, &mut s.place, &mut *s.subject).context("the fault")? };
+    // A command returns when it is done; everything else is held from the moment it was done.
+    let from = if matches!(drill.fault, Fault::PlannedDrain | Fault::Failback) { now() } else { fault };
+    while now() < from + drill.hold {
+        if !o.twin {
+            faults::insist(drill.fault, &*s.subject);
+        }
+        sleep_until((now() + 5 * MS).min(from + drill.hold));
+    }
+    let repair = if o.twin {
+        now()
+    } else {
+        faults::repair(drill.fault, &mut s.place, &mut *s.subject, hung).context("the repair")?
+    };
+    let settled = instruments.await_owner(Lb::Lb1, "after the repair")?;
+    std::thread::sleep(Duration::from_millis(700));
+    let end = now();
+    let said = s.place.fabric.complaints();
+    if said != complaints {
+        bail!("the fault or its repair failed: {}", said.trim_start_matches(&complaints).trim());
+    }
+    let measured = Measured {
+        interval: o.interval,
+        steady,
+        fault,
+        repair,
+        settled,
+        end,
+        failback: drill.fault == Fault::Failback && !o.twin,
+        macs: [s.place.fabric.mac(Lb::Lb1)?, s.place.fabric.mac(Lb::Lb2)?],
+        udp: udp.finish()?,
+        fresh: fresh.finish()?,
+        flows: long.finish()?,
+        wire: instruments.wire.finish()?,
+        held: instruments.addresses.finish()?,
+        late: instruments.reference.finish()?,
+        realtime: realtime.err().map(|e| format!("{e:#}")),
+    };
+    let mut run = figures(&measured, drill);
+    if o.narrate {
+        run.journal = s.subject.journal(&s.place, Lb::Lb1);
+    }
+    Ok(run)
+}

@@ -1,0 +1,1 @@
+//! Starting and stopping the agent again and again: nothing may be left behind.

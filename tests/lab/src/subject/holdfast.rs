@@ -1,0 +1,266 @@
+//! Holdfast itself: an agent per host from a copy of the binary, HAProxy started by the agent.
+
+use crate::balancer::Kind;
+use crate::fabric::{Lb, VIP, VRID, wait_for};
+use crate::faults::Fault;
+use crate::process::{Proc, Stat, children, kill_pid};
+use crate::subject::{INTERVAL, Place, Subject};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+/// The pair.
+#[derive(Debug)]
+pub struct Holdfast {
+    binary: PathBuf,
+    daemons: [Option<Proc>; 2],
+    keys: Option<[Key; 2]>,
+}
+
+#[derive(Debug, Clone)]
+struct Key {
+    public: String,
+}
+
+impl Holdfast {
+    /// The agent at `binary`.
+    #[must_use]
+    pub fn new(binary: PathBuf) -> Self {
+        Self { binary, daemons: [None, None], keys: None }
+    }
+
+    /// The copy of the binary that `lb` runs; a drill may swap it.
+    fn program(place: &Place, lb: Lb) -> PathBuf {
+        place.file(&format!("{}-bin/holdfast", lb.name()))
+    }
+
+    /// `--config`, `--runtime-dir` and `--state-dir` of `lb`.
+    #[must_use]
+    pub fn places(place: &Place, lb: Lb) -> Vec<String> {
+        let path = |what: &str| place.file(&format!("{}-{what}", lb.name())).to_string_lossy().into_owned();
+        vec![
+            "--config".into(),
+            path("holdfast.toml"),
+            "--runtime-dir".into(),
+            path("run"),
+            "--state-dir".into(),
+            path("state"),
+        ]
+    }
+
+    /// Writes the binary's copy, directories, keys and configuration of `lb`.
+    ///
+    /// # Errors
+    /// A file, or `holdfast keygen`.
+    pub fn prepare(&mut self, place: &Place, lb: Lb) -> Result<()> {
+        let program = Self::program(place, lb);
+        for d in ["bin", "run", "state"] {
+            std::fs::create_dir_all(place.file(&format!("{}-{d}", lb.name())))?;
+        }
+        if !program.exists() {
+            std::fs::copy(&self.binary, &program).with_context(|| format!("copy {}", self.binary.display()))?;
+        }
+        if place.channel && self.keys.is_none() {
+            self.keys = Some([self.keygen(place, Lb::Lb1)?, self.keygen(place, Lb::Lb2)?]);
+        }
+        let toml = self.config(place, lb)?;
+        std::fs::write(place.file(&format!("{}-holdfast.toml", lb.name())), toml)?;
+        Ok(())
+    }
+
+    fn keygen(&self, place: &Place, lb: Lb) -> Result<Key> {
+        let file = key_file(place, lb);
+        let out = Command::new(&self.binary).arg("keygen").arg(&file).output().context("run holdfast keygen")?;
+        let said = checked(out, "holdfast keygen")?;
+        let public = said.split(|c: char| c.is_whitespace() || c == '"').find(|w| is_public_key(w));
+        let public = public.with_context(|| format!("holdfast keygen printed no public key: {said}"))?.to_owned();
+        if !file.exists() {
+            bail!("holdfast keygen wrote no {}", file.display());
+        }
+        Ok(Key { public })
+    }
+
+    fn config(&self, place: &Place, lb: Lb) -> Result<String> {
+        let mut t = format!("[node]\nname = \"{}\"\n\n", lb.name());
+        if let Some(argv) = place.balancer.command(&place.fabric, lb)? {
+            let kind = if place.balancer == Kind::Haproxy { "haproxy" } else { "process" };
+            let argv: Vec<String> = argv.iter().map(|a| format!("{a:?}")).collect();
+            t += &format!("[[balancer]]\nname = \"balancer\"\nkind = \"{kind}\"\ncommand = [{}]\n\n", argv.join(", "));
+        }
+        let ms = INTERVAL.as_millis();
+        t += &format!(
+            "[[check]]\nname = \"web\"\nhttp = \"http://127.0.0.1:80/healthz\"\ninterval = \"100ms\"\n\
+             fast_interval = \"100ms\"\ntimeout = \"100ms\"\nfall = 2\nrise = 2\n\n\
+             [[vip]]\nname = \"web\"\naddresses = [\"{VIP}/32\"]\n\
+             vrrp = {{ interface = \"eth0\", vrid = {VRID}, priority = {}, interval = \"{ms}ms\" }}\n",
+            lb.priority()
+        );
+        if let (true, Some(keys)) = (place.channel, &self.keys) {
+            let peer = lb.other();
+            t += &format!(
+                "\n[cluster]\nlisten = \"{}:7712\"\nkey_file = \"{}\"\n\n[[cluster.peer]]\nname = \"{}\"\n\
+                 address = \"{}:7712\"\npublic_keys = [\"{}\"]\n",
+                lb.channel(),
+                key_file(place, lb).display(),
+                peer.name(),
+                peer.channel(),
+                keys[peer.index()].public
+            );
+        }
+        Ok(t)
+    }
+
+    fn start_daemon(&mut self, place: &Place, lb: Lb) -> Result<()> {
+        let mut c = place.fabric.lb(lb).command(Self::program(place, lb));
+        c.arg("run").args(Self::places(place, lb));
+        let log = place.file(&format!("{}-holdfast.log", lb.name()));
+        self.daemons[lb.index()] = Some(Proc::start(format!("holdfast on {}", lb.name()), c, &log)?);
+        Ok(())
+    }
+
+    fn keeper(&self, lb: Lb) -> Result<i32> {
+        Ok(self.daemons[lb.index()].as_ref().context("the agent isn't running")?.pid())
+    }
+
+    /// Runs a client command against `lb`'s agent.
+    ///
+    /// # Errors
+    /// It exited with another code than 0; the text holds what it said.
+    pub fn client(&self, place: &Place, lb: Lb, words: &[&str]) -> Result<String> {
+        let mut c = place.fabric.lb(lb).command(&self.binary);
+        c.args(words).args(Self::places(place, lb));
+        checked(c.output().context("run the client")?, &format!("holdfast {}", words.join(" ")))
+    }
+
+    /// The agent's process on `lb`, for commands that start and stop it themselves.
+    ///
+    /// # Errors
+    /// It can't be started.
+    pub fn start_only(&mut self, place: &Place, lb: Lb) -> Result<&mut Proc> {
+        self.start_daemon(place, lb)?;
+        self.daemons[lb.index()].as_mut().context("just started")
+    }
+}
+
+fn key_file(place: &Place, lb: Lb) -> PathBuf {
+    place.file(&format!("{}-node.key", lb.name()))
+}
+
+fn is_public_key(word: &str) -> bool {
+    word.len() == 44
+        && word.ends_with('=')
+        && word.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'='))
+}
+
+fn checked(out: Output, what: &str) -> Result<String> {
+    let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    if !out.status.success() {
+        bail!("{what}: exit {}: {}", out.status.code().unwrap_or(-1), said.trim());
+    }
+    Ok(said)
+}
+
+fn same_program(a: i32, b: &Path) -> bool {
+    // A swapped binary shows as "… (deleted)".
+    std::fs::read_link(format!("/proc/{a}/exe"))
+        .is_ok_and(|p| p.to_string_lossy().trim_end_matches(" (deleted)") == b.to_string_lossy())
+}
+
+impl Subject for Holdfast {
+    fn version(&self) -> String {
+        let out = Command::new(&self.binary).arg("--version").output();
+        let text = out.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default();
+        if text.is_empty() { "holdfast".into() } else { text }
+    }
+
+    fn lacks(&self, _fault: Fault) -> Option<String> {
+        None
+    }
+
+    fn start(&mut self, place: &Place, lb: Lb) -> Result<()> {
+        self.prepare(place, lb)?;
+        place.balancer.nat(&place.fabric, lb, true)?;
+        self.start_daemon(place, lb)
+    }
+
+    fn balancer(&self, place: &Place, lb: Lb) -> Result<i32> {
+        let comm = place.balancer.comm().context("this balancer has no process")?;
+        let mine = children(self.keeper(lb)?).into_iter().find(|s| s.comm == comm).map(|s| s.pid);
+        // One that a former keeper started is a child of init by now.
+        let adopted = || place.fabric.lb(lb).pids().into_iter().find(|&p| Stat::of(p).is_some_and(|s| s.comm == comm));
+        mine.or_else(adopted).with_context(|| format!("no {comm} process on {}", lb.name()))
+    }
+
+    fn worker(&self, lb: Lb) -> Result<i32> {
+        let keeper = self.keeper(lb)?;
+        let exe = std::fs::read_link(format!("/proc/{keeper}/exe")).context("the keeper is gone")?;
+        let exe = PathBuf::from(exe.to_string_lossy().trim_end_matches(" (deleted)"));
+        let worker = children(keeper).into_iter().find(|s| same_program(s.pid, &exe));
+        Ok(worker.context("the keeper has no worker")?.pid)
+    }
+
+    fn agent(&self, lb: Lb) -> Vec<i32> {
+        // The worker first: it must not see the keeper go.
+        self.worker(lb).into_iter().chain(self.keeper(lb)).collect()
+    }
+
+    fn start_again(&mut self, place: &Place, lb: Lb) -> Result<()> {
+        self.daemons[lb.index()] = None;
+        self.start_daemon(place, lb)
+    }
+
+    fn worker_can_start(&mut self, place: &Place, lb: Lb, can: bool) -> Result<()> {
+        let program = Self::program(place, lb);
+        let config = place.file(&format!("{}-holdfast.toml", lb.name()));
+        if can {
+            let fresh = program.with_extension("new");
+            std::fs::copy(&self.binary, &fresh)?;
+            std::fs::rename(fresh, program)?;
+            std::fs::write(config, self.config(place, lb)?)?;
+        } else {
+            // By name it is a program that fails; and whoever still has the old inode finds a broken file.
+            let broken = program.with_extension("broken");
+            std::fs::write(&broken, "#!/bin/false\n")?;
+            std::fs::set_permissions(&broken, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+            std::fs::rename(broken, program)?;
+            std::fs::write(config, "this is no configuration\n")?;
+        }
+        Ok(())
+    }
+
+    fn mend_balancer(&mut self, place: &Place, lb: Lb) -> Result<()> {
+        // The agent's own business; here we only wait for it.
+        let back =
+            wait_for(Duration::from_secs(20), Duration::from_millis(20), || Ok(self.balancer(place, lb).is_ok()))?;
+        if !back {
+            bail!("the agent didn't start the balancer again within 20 s");
+        }
+        Ok(())
+    }
+
+    fn drain(&mut self, place: &Place, lb: Lb) -> Result<()> {
+        self.client(place, lb, &["drain", "--reason", "drill"]).map(|_| ())
+    }
+
+    fn undrain(&mut self, place: &Place, lb: Lb) -> Result<()> {
+        self.client(place, lb, &["undrain"]).map(|_| ())
+    }
+
+    fn stop(&mut self) {
+        for lb in Lb::BOTH {
+            let pids = self.agent(lb);
+            if let Some(mut d) = self.daemons[lb.index()].take()
+                && !d.stop(Duration::from_secs(5))
+            {
+                pids.into_iter().for_each(kill_pid);
+            }
+        }
+    }
+
+    fn journal(&self, place: &Place, lb: Lb) -> Vec<String> {
+        let said = self.client(place, lb, &["events"]).unwrap_or_default();
+        let lines: Vec<String> = said.lines().map(str::to_owned).collect();
+        lines[lines.len().saturating_sub(40)..].to_vec()
+    }
+}
