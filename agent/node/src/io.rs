@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 /// Something happened. Handed to `Node::handle(now, input)` one at a time; drain `poll_output` after each.
 #[derive(Debug)]
+#[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
 pub enum Input<'a> {
     /// `poll_timeout` has passed.
     Timer,
@@ -51,6 +52,7 @@ pub struct SendError {
 
 /// A network interface as the kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
 pub struct Link {
     pub ifindex: u32,
     pub name: InterfaceName,
@@ -62,6 +64,7 @@ pub struct Link {
 
 /// An address as the kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
 pub struct Address {
     pub ifindex: u32,
     pub ip: IpAddr,
@@ -83,6 +86,7 @@ pub struct StepError {
 
 /// What is known of a balancer's processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
 pub enum BalancerState {
     /// Not looked at yet, or its pidfile or unit isn't there.
     Unknown { why: String },
@@ -94,6 +98,7 @@ pub enum BalancerState {
 
 /// Why a check failed, in a few words for people: `connection refused`, `no answer in 200ms`, `status 503`.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
 pub struct CheckError {
     pub what: String,
     /// When it was found, for the overdue rule the node's own deadline wins.
@@ -102,6 +107,7 @@ pub struct CheckError {
 
 /// What an operator asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
 pub enum Request {
     /// Take this node out. `at_unix_ms`: wall clock of the request (the node has none). `force`: interlocks by name.
     Drain { reason: String, who: String, at_unix_ms: u64, deadline: Duration, force: Vec<String>, dry_run: bool },
@@ -113,6 +119,7 @@ pub enum Request {
 
 /// What the caller must do now, in order.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
 pub enum Output {
     /// Send a VRRP payload to 224.0.0.18 with TTL 255 from `source` on the interface; report with `AdvertSent`.
     Advert { vip: VipId, ifindex: u32, source: Ipv4Addr, payload: Vec<u8> },
@@ -141,6 +148,7 @@ pub enum Output {
 
 /// One change to the kernel. Idempotent: adding what is there or removing what is gone is success.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
 pub enum Step {
     /// Add or refresh (lifetime, mark, no prefix route).
     AddAddress { ifindex: u32, ip: IpAddr, prefix: u8, lifetime: Duration },
@@ -156,6 +164,7 @@ pub enum Step {
 
 /// See [`Output::Owner`].
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
 pub struct OwnerRecord {
     pub vip: VipId,
     /// Router is Active.

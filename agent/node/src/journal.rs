@@ -42,6 +42,7 @@ pub enum Severity {
 /// What happened. VIPs, peers, checks and balancers by their configured names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
+#[allow(missing_docs, reason = "each variant says what its fields hold; `why` and `how` are words for people")]
 pub enum Kind {
     /// The node began its work.
     Started { node: String, epoch: u64 },
@@ -67,6 +68,8 @@ pub enum Kind {
     ClaimProbed { vip: String, peer: String, answered: bool },
     /// A peer told us that it keeps the VIP which we took: we release.
     Keep { vip: String, peer: String },
+    /// The keeper gave the VIP away in our stead: we were too slow.
+    Lapsed { vip: String },
     /// This node keeps a VIP although it can't serve it well: nobody is better.
     FailOpen { vip: String, why: String },
     /// This node gives the VIP away although no other is known to be able to serve.
@@ -123,6 +126,7 @@ impl Kind {
                 Severity::Fault
             }
             Self::StepFailed { .. }
+            | Self::Lapsed { .. }
             | Self::AddressVanished { .. }
             | Self::ProbeFailed { .. }
             | Self::Claimed { .. }

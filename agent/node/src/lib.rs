@@ -34,3 +34,6 @@ pub mod world;
 
 pub use io::{Input, Output, Step};
 pub use node::Node;
+
+#[cfg(test)]
+mod tests;

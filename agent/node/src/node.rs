@@ -162,6 +162,7 @@ impl Node {
             Input::Resync { links, addresses } => self.on_resync(now, links, addresses),
             Input::StepDone { step, result } => self.on_step_done(now, &step, result),
             Input::Balancer { balancer, state } => self.on_balancer(now, balancer, state),
+            Input::Lapsed { vip, role_epoch } => self.on_lapsed(now, vip, role_epoch),
             Input::CheckDone { check, sequence, result } => self.on_check_done(now, check, sequence, result),
             Input::Operator { token, request } => match request {
                 Request::Status => {

@@ -226,6 +226,27 @@ impl Node {
         }
     }
 
+    /// The keeper sent priority 0 and removed the addresses in our stead.
+    pub(crate) fn on_lapsed(&mut self, now: Instant, id: VipId, role_epoch: u64) {
+        if usize::from(id.0) >= self.vips.len() {
+            return;
+        }
+        self.dirty = true;
+        let view = self.view_mut(id);
+        let resuming = view.resume == Some(role_epoch);
+        if resuming {
+            view.resume = None;
+            view.assumed_fit_until = None;
+        }
+        let holding = view.state == State::Active && view.role_epoch == role_epoch;
+        if !(holding || resuming) {
+            return;
+        }
+        let event = self.event(now, None, Kind::Lapsed { vip: self.vip_name(id) });
+        self.run_mut(id).cause = event;
+        self.route(now, id, Input::Yield);
+    }
+
     /// This node stood still: what it believes of the segment is old, so it listens before it claims anything.
     pub(crate) fn on_stall(&mut self, now: Instant, late: Duration) {
         self.count("stalls");

@@ -1,0 +1,605 @@
+//! A small laboratory: nodes on a virtual segment and channel network, with a virtual clock and a fake kernel.
+
+use crate::Node;
+use crate::config::*;
+use crate::drain::Intents;
+use crate::io::*;
+use crate::journal::{Event, Kind};
+use holdfast_statesync::SecretKey;
+use holdfast_vrrp::{AdvertInterval, Priority, Vrid};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+pub(crate) const VIP: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10));
+pub(crate) const W: VipId = VipId(0);
+
+pub(crate) fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// How the probes of a host end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Probes {
+    Good,
+    Bad,
+    Silent,
+}
+
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub config: Config,
+    pub node: Option<Node>,
+    pub ifindex: u32,
+    pub up: bool,
+    pub present: bool,
+    /// Address with mark and expiry.
+    pub kernel: BTreeMap<(u32, IpAddr, u8), (bool, Option<Instant>)>,
+    pub sockets: BTreeSet<u32>,
+    pub probes: Probes,
+    pub send_errno: Option<i32>,
+    pub add_errno: Option<i32>,
+    pub paused: bool,
+    pub events: Vec<(Duration, Event)>,
+    pub answers: Vec<(u64, Answer)>,
+    pub log: Vec<(Duration, Output)>,
+    pub intents: Intents,
+    pub records: BTreeMap<u16, OwnerRecord>,
+    pub last_event: u64,
+    pub stopped: bool,
+    secret: Option<SecretKey>,
+    backlog: VecDeque<Ev>,
+}
+
+#[derive(Debug, Clone)]
+enum Ev {
+    Packet(Vec<u8>),
+    Datagram(SocketAddr, Vec<u8>),
+    Sent(VipId, Result<(), SendError>),
+    Done(Step, Result<(), StepError>),
+    Addr(Address),
+    AddrGone(u32, IpAddr, u8),
+    Probed(VipId, Ipv4Addr, bool),
+    Check(CheckId, u64, bool),
+    Expire,
+}
+
+#[derive(Debug)]
+pub(crate) struct Lab {
+    pub hosts: Vec<Host>,
+    pub now: Instant,
+    pub origin: Instant,
+    queue: BTreeMap<(Instant, u64), (usize, Ev)>,
+    serial: u64,
+    /// One-way cuts (from, to).
+    pub cut: BTreeSet<(usize, usize)>,
+    pub cut_channel: BTreeSet<(usize, usize)>,
+    /// Hosts whose adverts alone are lost.
+    pub mute: BTreeSet<usize>,
+    dual_since: Option<Instant>,
+    /// The longest time that two hosts which hear each other owned the VIP.
+    pub dual_max: Duration,
+    unowned_since: Option<Instant>,
+    pub unowned_max: Duration,
+    token: u64,
+}
+
+pub(crate) fn source(i: usize) -> Ipv4Addr {
+    Ipv4Addr::new(192, 0, 2, 100 + i as u8)
+}
+
+fn channel_address(i: usize) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 1, 0, i as u8 + 1)), 7712)
+}
+
+pub(crate) fn name(text: &str) -> Name {
+    Name::new(text).expect("a name")
+}
+
+pub(crate) fn eth0() -> InterfaceName {
+    InterfaceName::new("eth0").expect("a name")
+}
+
+pub(crate) fn config(i: usize, priority: u8, keys: &[[u8; 32]]) -> Config {
+    let peers = keys.iter().enumerate().filter(|(p, _)| *p != i).map(|(p, key)| Peer {
+        name: name(&format!("lb{p}")),
+        address: channel_address(p),
+        public_keys: vec![*key],
+    });
+    Config {
+        node: name(&format!("lb{i}")),
+        balancers: vec![Balancer {
+            name: name("proxy"),
+            kind: BalancerKind::Process,
+            source: ProcessSource::Pidfile("/run/proxy.pid".into()),
+            admin: None,
+        }],
+        checks: vec![Check {
+            name: name("web"),
+            probe: Probe::Tcp { address: "127.0.0.1:80".parse().expect("an address") },
+            interval: ms(100),
+            fast_interval: ms(50),
+            timeout: ms(40),
+            fall: 2,
+            rise: 3,
+            shared: false,
+        }],
+        vips: vec![Vip {
+            name: name("web"),
+            addresses: vec![VipAddress { ip: VIP, prefix: 32, interface: eth0(), advertise: true }],
+            balancer: Some(BalancerId(0)),
+            checks: vec![CheckId(0)],
+            vrrp: VrrpConfig {
+                interface: eth0(),
+                vrid: Vrid::new(10).expect("a vrid"),
+                priority: Priority::from_wire(priority),
+                interval: AdvertInterval::from_cs(10).expect("an interval"),
+                preempt: true,
+            },
+            last_node: LastNode::Keep,
+        }],
+        cluster: (!keys.is_empty()).then(|| Cluster {
+            listen: channel_address(i),
+            key_file: "/etc/key".into(),
+            peers: peers.collect(),
+        }),
+        hooks: vec![],
+    }
+}
+
+pub(crate) fn packet(source: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
+    let total = (20 + payload.len()) as u16;
+    let mut p = vec![0x45, 0, (total >> 8) as u8, total as u8, 0, 0, 0, 0, 255, 112, 0, 0];
+    p.extend(source.octets());
+    p.extend([224, 0, 0, 18]);
+    p.extend(payload);
+    p
+}
+
+impl Lab {
+    /// Hosts with these priorities, not started yet.
+    pub(crate) fn new(priorities: &[u8], channel: bool) -> Self {
+        #[allow(clippy::disallowed_methods, reason = "the origin of virtual time")]
+        let origin = Instant::now();
+        let pairs: Vec<_> =
+            (0..priorities.len()).map(|i| holdfast_statesync::generate_keypair([i as u8 + 1; 32])).collect();
+        let keys: Vec<_> = if channel { pairs.iter().map(|(_, public)| *public).collect() } else { vec![] };
+        let hosts = priorities.iter().enumerate().map(|(i, priority)| Host {
+            config: config(i, *priority, &keys),
+            node: None,
+            ifindex: 2,
+            up: true,
+            present: true,
+            kernel: BTreeMap::from([((2, IpAddr::V4(source(i)), 24), (false, None))]),
+            sockets: BTreeSet::new(),
+            probes: Probes::Good,
+            send_errno: None,
+            add_errno: None,
+            paused: false,
+            events: vec![],
+            answers: vec![],
+            log: vec![],
+            intents: Intents::default(),
+            records: BTreeMap::new(),
+            last_event: 0,
+            stopped: false,
+            secret: channel.then(|| pairs[i].0.clone()),
+            backlog: VecDeque::new(),
+        });
+        Self {
+            hosts: hosts.collect(),
+            now: origin,
+            origin,
+            queue: BTreeMap::new(),
+            serial: 0,
+            cut: BTreeSet::new(),
+            cut_channel: BTreeSet::new(),
+            mute: BTreeSet::new(),
+            dual_since: None,
+            dual_max: Duration::ZERO,
+            unowned_since: None,
+            unowned_max: Duration::ZERO,
+            token: 0,
+        }
+    }
+
+    /// All started and settled: the first is the owner.
+    pub(crate) fn settled(priorities: &[u8], channel: bool) -> Self {
+        let mut lab = Self::new(priorities, channel);
+        (0..priorities.len()).for_each(|i| lab.start(i));
+        lab.run(ms(2_000));
+        assert_eq!(lab.owners(), [0], "{}", lab.story());
+        lab.dual_max = Duration::ZERO;
+        lab.unowned_max = Duration::ZERO;
+        lab.unowned_since = None;
+        lab
+    }
+
+    pub(crate) fn start(&mut self, i: usize) {
+        self.boot(i, vec![]);
+    }
+
+    pub(crate) fn boot(&mut self, i: usize, resume: Vec<(String, u64)>) {
+        let host = &mut self.hosts[i];
+        let boot = Boot {
+            epoch: 1 + (self.now - self.origin).as_nanos() as u64,
+            seed: [host.last_event as u8 ^ i as u8; 32],
+            resume,
+            intents: host.intents.clone(),
+            secret_key: host.secret.clone(),
+            last_event_id: host.last_event,
+        };
+        host.stopped = false;
+        host.node = Some(Node::new(host.config.clone(), boot, self.now));
+        self.resync(i);
+        self.balancer(i, BalancerState::Alive { pid: 7 });
+    }
+
+    pub(crate) fn resync(&mut self, i: usize) {
+        let (links, addresses) = (self.links(i), self.addresses(i));
+        self.feed(i, Input::Resync { links: &links, addresses: &addresses });
+    }
+
+    fn links(&self, i: usize) -> Vec<Link> {
+        let host = &self.hosts[i];
+        let link = Link { ifindex: host.ifindex, name: eth0(), up: host.up, mac: [2, 0, 0, 0, 0, i as u8], mtu: 1500 };
+        if host.present { vec![link] } else { vec![] }
+    }
+
+    fn addresses(&self, i: usize) -> Vec<Address> {
+        let address = |(key, (marked, _)): (&(u32, IpAddr, u8), &(bool, Option<Instant>))| Address {
+            ifindex: key.0,
+            ip: key.1,
+            prefix: key.2,
+            marked: *marked,
+            secondary: false,
+        };
+        self.hosts[i].kernel.iter().map(address).collect()
+    }
+
+    /// The agent is gone at once; the kernel keeps the addresses until they expire.
+    pub(crate) fn crash(&mut self, i: usize) {
+        self.hosts[i].node = None;
+        self.hosts[i].sockets.clear();
+        self.hosts[i].backlog.clear();
+    }
+
+    pub(crate) fn balancer(&mut self, i: usize, state: BalancerState) {
+        self.feed(i, Input::Balancer { balancer: BalancerId(0), state });
+    }
+
+    pub(crate) fn kill_balancer(&mut self, i: usize) {
+        self.hosts[i].probes = Probes::Bad;
+        self.balancer(i, BalancerState::Gone { pid: 7, why: "signal 9".to_owned() });
+    }
+
+    pub(crate) fn revive_balancer(&mut self, i: usize) {
+        self.hosts[i].probes = Probes::Good;
+        self.balancer(i, BalancerState::Alive { pid: 8 });
+    }
+
+    pub(crate) fn link(&mut self, i: usize, up: bool) {
+        self.hosts[i].up = up;
+        let link = self.links(i).remove(0);
+        self.feed(i, Input::Link(link));
+    }
+
+    pub(crate) fn operator(&mut self, i: usize, request: Request) -> u64 {
+        self.token += 1;
+        self.feed(i, Input::Operator { token: self.token, request });
+        self.token
+    }
+
+    pub(crate) fn drain(&mut self, i: usize, force: &[&str], dry_run: bool) -> u64 {
+        let force = force.iter().map(|s| (*s).to_owned()).collect();
+        let (reason, who) = ("kernel update".to_owned(), "uid 0".to_owned());
+        self.operator(i, Request::Drain { reason, who, at_unix_ms: 1, deadline: ms(10_000), force, dry_run })
+    }
+
+    pub(crate) fn undrain(&mut self, i: usize) -> u64 {
+        self.operator(i, Request::Undrain { who: "uid 0".to_owned() })
+    }
+
+    /// The last answer to a token, progress aside.
+    pub(crate) fn answer(&self, i: usize, token: u64) -> Option<&Answer> {
+        let last = |(t, a): &&(u64, Answer)| *t == token && !matches!(a, Answer::Progress(_));
+        let all: Vec<_> = self.hosts[i].answers.iter().filter(last).collect();
+        assert!(all.len() <= 1, "a request is answered once: {all:?}");
+        all.first().map(|(_, a)| a)
+    }
+
+    pub(crate) fn delete_address(&mut self, i: usize) {
+        let key = (self.hosts[i].ifindex, VIP, 32);
+        if self.hosts[i].kernel.remove(&key).is_some() {
+            self.push(Duration::from_micros(50), i, Ev::AddrGone(key.0, key.1, key.2));
+        }
+    }
+
+    pub(crate) fn isolate(&mut self, i: usize, cut: bool) {
+        for p in 0..self.hosts.len() {
+            for pair in [(i, p), (p, i)] {
+                if cut {
+                    self.cut.insert(pair)
+                } else {
+                    self.cut.remove(&pair)
+                };
+            }
+        }
+    }
+
+    pub(crate) fn cut_channels(&mut self, i: usize, cut: bool) {
+        for p in 0..self.hosts.len() {
+            for pair in [(i, p), (p, i)] {
+                if cut {
+                    self.cut_channel.insert(pair)
+                } else {
+                    self.cut_channel.remove(&pair)
+                };
+            }
+        }
+    }
+
+    pub(crate) fn owns(&self, i: usize) -> bool {
+        let host = &self.hosts[i];
+        host.present && host.up && host.kernel.contains_key(&(host.ifindex, VIP, 32))
+    }
+
+    /// Who answers for the VIP.
+    pub(crate) fn owners(&self) -> Vec<usize> {
+        (0..self.hosts.len()).filter(|i| self.owns(*i)).collect()
+    }
+
+    pub(crate) fn node(&self, i: usize) -> &Node {
+        self.hosts[i].node.as_ref().expect("a running node")
+    }
+
+    pub(crate) fn at(&self) -> Duration {
+        self.now - self.origin
+    }
+
+    /// Events of a host since the beginning.
+    pub(crate) fn kinds(&self, i: usize) -> Vec<&Kind> {
+        self.hosts[i].events.iter().map(|(_, e)| &e.kind).collect()
+    }
+
+    pub(crate) fn has(&self, i: usize, test: impl Fn(&Kind) -> bool) -> bool {
+        self.hosts[i].events.iter().any(|(_, e)| test(&e.kind))
+    }
+
+    /// Outputs of a host from a time on.
+    pub(crate) fn log_since(&self, i: usize, since: Duration) -> Vec<&Output> {
+        self.hosts[i].log.iter().filter(|(at, _)| *at >= since).map(|(_, o)| o).collect()
+    }
+
+    pub(crate) fn story(&self) -> String {
+        let mut all: Vec<_> =
+            (0..self.hosts.len()).flat_map(|i| self.hosts[i].events.iter().map(move |(at, e)| (*at, i, e))).collect();
+        all.sort_by_key(|(at, i, e)| (*at, *i, e.id));
+        let line = |(at, i, e): &(Duration, usize, &Event)| {
+            format!("{:>10.3} lb{i} #{} <- {:?} {:?}\n", at.as_secs_f64() * 1e3, e.id, e.cause, e.kind)
+        };
+        all.iter().map(line).collect()
+    }
+
+    pub(crate) fn run(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            let wake = |(i, h): (usize, &Host)| match &h.node {
+                Some(node) if !h.paused => node.poll_timeout().map(|at| (at, i)),
+                _ => None,
+            };
+            let timer = self.hosts.iter().enumerate().filter_map(wake).min();
+            let event = self.queue.keys().next().map(|(at, _)| *at);
+            let next = [timer.map(|t| t.0), event].into_iter().flatten().min();
+            let Some(next) = next.filter(|at| *at <= end) else { break };
+            self.watch(next);
+            self.now = self.now.max(next);
+            if event == Some(next) {
+                let (_, (i, ev)) = self.queue.pop_first().expect("peeked");
+                self.happen(i, ev);
+            } else if let Some((_, i)) = timer {
+                self.feed(i, Input::Timer);
+            }
+        }
+        self.watch(end);
+        self.now = end;
+    }
+
+    /// Runs until a condition, at most this long; how long it took.
+    pub(crate) fn until(&mut self, at_most: Duration, test: impl Fn(&Self) -> bool) -> Duration {
+        let start = self.now;
+        while !test(self) {
+            assert!(self.now - start < at_most, "not within {at_most:?}\n{}", self.story());
+            self.run(ms(1));
+        }
+        self.now - start
+    }
+
+    pub(crate) fn pause(&mut self, i: usize) {
+        self.hosts[i].paused = true;
+    }
+
+    /// Goes on; what arrived meanwhile is read first.
+    pub(crate) fn resume(&mut self, i: usize) {
+        self.hosts[i].paused = false;
+        while let Some(ev) = self.hosts[i].backlog.pop_front() {
+            self.happen(i, ev);
+        }
+    }
+
+    fn watch(&mut self, until: Instant) {
+        let owners = self.owners();
+        let hears = |a: usize, b: usize| !self.cut.contains(&(a, b)) && !self.cut.contains(&(b, a));
+        let running = |i: &usize| self.hosts[*i].node.is_some() && !self.hosts[*i].paused;
+        let active: Vec<usize> = owners.iter().copied().filter(running).collect();
+        let dual = active.iter().any(|a| active.iter().any(|b| a != b && hears(*a, *b)));
+        if dual {
+            let since = *self.dual_since.get_or_insert(self.now);
+            self.dual_max = self.dual_max.max(until - since);
+        } else {
+            self.dual_since = None;
+        }
+        if owners.is_empty() {
+            let since = *self.unowned_since.get_or_insert(self.now);
+            self.unowned_max = self.unowned_max.max(until - since);
+        } else {
+            self.unowned_since = None;
+        }
+    }
+
+    fn push(&mut self, after: Duration, i: usize, ev: Ev) {
+        self.serial += 1;
+        self.queue.insert((self.now + after, self.serial), (i, ev));
+    }
+
+    fn happen(&mut self, i: usize, ev: Ev) {
+        if let Ev::Expire = ev {
+            let now = self.now;
+            let expired: Vec<_> = self.hosts[i]
+                .kernel
+                .iter()
+                .filter(|(_, (_, until))| until.is_some_and(|u| u <= now))
+                .map(|(k, _)| *k)
+                .collect();
+            for key in expired {
+                self.hosts[i].kernel.remove(&key);
+                self.push(Duration::ZERO, i, Ev::AddrGone(key.0, key.1, key.2));
+            }
+            return;
+        }
+        if self.hosts[i].paused {
+            if self.hosts[i].backlog.len() < 5000 {
+                self.hosts[i].backlog.push_back(ev);
+            }
+            return;
+        }
+        let host = &self.hosts[i];
+        match ev {
+            Ev::Packet(p) if host.up && host.sockets.contains(&host.ifindex) => {
+                let ifindex = host.ifindex;
+                self.feed(i, Input::Vrrp { ifindex, packet: &p });
+            }
+            Ev::Packet(_) | Ev::Expire => {}
+            Ev::Datagram(from, bytes) => self.feed(i, Input::Datagram { from, bytes: &bytes }),
+            Ev::Sent(vip, result) => self.feed(i, Input::AdvertSent { vip, result }),
+            Ev::Done(step, result) => self.feed(i, Input::StepDone { step, result }),
+            Ev::Addr(address) => self.feed(i, Input::Address(address)),
+            Ev::AddrGone(ifindex, ip, prefix) => self.feed(i, Input::AddressGone { ifindex, ip, prefix }),
+            Ev::Probed(vip, target, answered) => self.feed(i, Input::ArpProbed { vip, target, answered }),
+            Ev::Check(check, sequence, good) => {
+                let error = CheckError { what: "connection refused".to_owned(), overdue: false };
+                let result = if good { Ok(()) } else { Err(error) };
+                self.feed(i, Input::CheckDone { check, sequence, result });
+            }
+        }
+    }
+
+    pub(crate) fn feed(&mut self, i: usize, input: Input<'_>) {
+        let now = self.now;
+        let Some(node) = &mut self.hosts[i].node else { return };
+        node.handle(now, input);
+        let mut outputs = vec![];
+        while let Some(output) = node.poll_output() {
+            outputs.push(output);
+        }
+        for output in outputs {
+            let at = self.at();
+            self.hosts[i].log.push((at, output.clone()));
+            self.execute(i, output);
+        }
+    }
+
+    fn execute(&mut self, i: usize, output: Output) {
+        let at = self.at();
+        match output {
+            Output::Advert { vip, source, payload, .. } => {
+                let host = &self.hosts[i];
+                let errno = host.send_errno.or((!host.up).then_some(100));
+                let result = errno.map_or(Ok(()), |errno| Err(SendError { errno }));
+                if result.is_ok() && !self.mute.contains(&i) {
+                    for p in 0..self.hosts.len() {
+                        if p != i && !self.cut.contains(&(i, p)) {
+                            self.push(Duration::from_micros(100), p, Ev::Packet(packet(source, &payload)));
+                        }
+                    }
+                }
+                self.push(Duration::ZERO, i, Ev::Sent(vip, result));
+            }
+            Output::Datagram { to, bytes } => {
+                let peer = (0..self.hosts.len()).find(|p| channel_address(*p) == to);
+                if let Some(p) = peer.filter(|p| !self.cut_channel.contains(&(i, *p))) {
+                    self.push(Duration::from_micros(150), p, Ev::Datagram(channel_address(i), bytes));
+                }
+            }
+            Output::Step(step) => self.step(i, step),
+            Output::ArpProbe { vip, target, tries, wait, .. } => {
+                let peer = (0..self.hosts.len()).find(|p| source(*p) == target);
+                let cut = |p: usize| self.cut.contains(&(i, p)) || self.cut.contains(&(p, i));
+                let answered = peer.is_some_and(|p| !cut(p) && self.hosts[p].up && self.hosts[i].up);
+                let after = if answered { Duration::from_micros(200) } else { wait * u32::from(tries) };
+                self.push(after, i, Ev::Probed(vip, target, answered));
+            }
+            Output::StartCheck { check, sequence, .. } => match self.hosts[i].probes {
+                Probes::Good => self.push(ms(1), i, Ev::Check(check, sequence, true)),
+                Probes::Bad => self.push(ms(1), i, Ev::Check(check, sequence, false)),
+                Probes::Silent => self.push(ms(60), i, Ev::Check(check, sequence, true)),
+            },
+            Output::Event(event) => {
+                self.hosts[i].last_event = event.id;
+                self.hosts[i].events.push((at, event));
+            }
+            Output::Persist(intents) => self.hosts[i].intents = intents,
+            Output::Answer { token, answer } => self.hosts[i].answers.push((token, answer)),
+            Output::Owner(record) => {
+                self.hosts[i].records.insert(record.vip.0, record);
+            }
+            Output::RunHook { .. } => {}
+            Output::Stopped => self.hosts[i].stopped = true,
+        }
+    }
+
+    fn step(&mut self, i: usize, step: Step) {
+        let now = self.now;
+        let host = &mut self.hosts[i];
+        let mut result = Ok(());
+        let event = match &step {
+            Step::AddAddress { ifindex, ip, prefix, lifetime } => {
+                if let Some(errno) = host.add_errno {
+                    result = Err(StepError { errno, what: format!("add {ip}: refused") });
+                    None
+                } else if *ifindex != host.ifindex || !host.present {
+                    result = Err(StepError { errno: 19, what: "no such device".to_owned() });
+                    None
+                } else {
+                    host.kernel.insert((*ifindex, *ip, *prefix), (true, Some(now + *lifetime)));
+                    let a = Address { ifindex: *ifindex, ip: *ip, prefix: *prefix, marked: true, secondary: false };
+                    self.push(*lifetime, i, Ev::Expire);
+                    Some(Ev::Addr(a))
+                }
+            }
+            Step::RemoveAddress { ifindex, ip, prefix } => {
+                let gone = host.kernel.remove(&(*ifindex, *ip, *prefix)).is_some();
+                gone.then_some(Ev::AddrGone(*ifindex, *ip, *prefix))
+            }
+            Step::Announce { ifindex, ip } => {
+                assert!(
+                    host.add_errno.is_some() || host.kernel.keys().any(|k| k.0 == *ifindex && k.1 == *ip),
+                    "lb{i} announces {ip}, which isn't in its kernel"
+                );
+                None
+            }
+            Step::OpenVrrp { ifindex, .. } => {
+                host.sockets.insert(*ifindex);
+                None
+            }
+            Step::CloseVrrp { ifindex } => {
+                host.sockets.remove(ifindex);
+                None
+            }
+        };
+        self.push(Duration::ZERO, i, Ev::Done(step, result));
+        if let Some(event) = event {
+            self.push(Duration::from_micros(50), i, event);
+        }
+    }
+}

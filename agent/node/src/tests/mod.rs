@@ -1,0 +1,4 @@
+//! Timelines of whole nodes.
+
+mod alone;
+pub(crate) mod lab;
