@@ -1,0 +1,74 @@
+//! The reference pages tell the truth.
+
+use clap::CommandFactory as _;
+use holdfast::config;
+use holdfast::ctl::cli::Cli;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+fn page(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name);
+    fs::read_to_string(path).expect("the page is in the tree")
+}
+
+/// First cells of the table behind each `<!-- keys: PATH -->`.
+fn documented() -> BTreeMap<String, BTreeSet<String>> {
+    let mut found = BTreeMap::new();
+    let mut path = None;
+    for line in page("configuration.md").lines() {
+        if let Some(marked) = line.strip_prefix("<!-- keys: ").and_then(|l| l.strip_suffix(" -->")) {
+            path = Some(marked.to_owned());
+            found.insert(marked.to_owned(), BTreeSet::new());
+        } else if line.starts_with('#') {
+            path = None;
+        } else if let (Some(path), Some(row)) = (&path, line.strip_prefix("| `")) {
+            let key = row.split('`').next().unwrap_or_default().to_owned();
+            found.entry(path.clone()).or_insert_with(BTreeSet::new).insert(key);
+        }
+    }
+    found
+}
+
+#[test]
+fn every_key_of_every_section_is_documented_and_no_other() {
+    let mut known: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for section in config::schema_sections().into_iter().filter(|section| !section.path.is_empty()) {
+        known.insert(section.path.to_owned(), section.keys.iter().map(|&key| key.to_owned()).collect());
+    }
+    assert_eq!(documented(), known);
+}
+
+#[test]
+fn every_configuration_in_the_reference_is_accepted() {
+    let text = page("configuration.md");
+    let mut blocks = 0;
+    for block in text.split("```toml\n").skip(1) {
+        let block = block.split("```").next().unwrap_or_default();
+        let mut file = block.to_owned();
+        if !block.contains("[node]") {
+            file.push_str("[node]\nname = \"lb1\"\n");
+        }
+        if !block.contains("[[vip]]") {
+            file.push_str("[[vip]]\nname = \"v\"\naddresses = [\"192.0.2.99/32\"]\n");
+            file.push_str("vrrp = { interface = \"eth0\", vrid = 99, priority = 254 }\n");
+        }
+        if let Err(errors) = config::parse(&file, "configuration.md") {
+            panic!("{}\n{block}", errors.render(false));
+        }
+        blocks += 1;
+    }
+    assert!(blocks >= 7, "only {blocks} blocks were found");
+}
+
+#[test]
+fn every_command_and_every_option_is_documented() {
+    let text = page("cli.md");
+    for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+        let name = command.get_name();
+        assert!(text.contains(&format!("`holdfast {name}")), "{name}");
+        for option in command.get_arguments().filter_map(|argument| argument.get_long()) {
+            assert!(text.contains(&format!("--{option}")), "{name} --{option}");
+        }
+    }
+}
