@@ -13,6 +13,7 @@ pub mod link;
 pub mod monitor;
 mod netlink;
 pub mod pidfd;
+pub mod process;
 pub mod sched;
 pub mod timerfd;
 pub mod udp;

@@ -214,6 +214,7 @@ impl World {
 proptest! {
     #[test]
     fn after_the_exit_nothing_that_was_recorded_is_left(acts in prop::collection::vec(act(), 0..120)) {
+        #[allow(clippy::disallowed_methods, reason = "a test has to begin somewhere")]
         let now = Instant::now();
         let keeper = Keeper::new(now, Options { stop_deadline: Duration::from_secs(2) }, Found::default());
         let mut world = World {

@@ -1,0 +1,359 @@
+//! The keeper's loop: waits, tells the machine what happened, does what it says.
+
+use super::KeeperOptions;
+use super::channel::Received;
+use super::children::{Balancer, Exec, Worker};
+use super::ledger::LedgerFile;
+use super::log::{Line, Log};
+use super::notify::Manager;
+use super::undo::Undo;
+use crate::os::process::{Adopted, has_ended};
+use crate::os::sched;
+use holdfast_node::keeper::ipc::{ExecResult, ToKeeper};
+use holdfast_node::keeper::{Child, Found, Input, Keeper, Notify, Options, Output, Process};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sd_notify::NotifyState;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// Messages of the worker per turn: more of them wait for the next one, timers first.
+const MESSAGES_PER_TURN: usize = 256;
+
+/// Everything the keeper holds.
+pub(super) struct Runner {
+    options: KeeperOptions,
+    machine: Keeper,
+    /// Answers for the machine, before anything else happens.
+    inputs: VecDeque<Input>,
+    worker: Option<Worker>,
+    former: Option<Adopted>,
+    balancers: BTreeMap<String, Balancer>,
+    execs: BTreeMap<u64, Exec>,
+    undo: Undo,
+    signals: SignalFd,
+    ledger: LedgerFile,
+    manager: Manager,
+    log: Log,
+    limits_reported: bool,
+    exit: Option<u8>,
+}
+
+/// What became ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Ready {
+    Signals,
+    WorkerSocket,
+    WorkerProcess,
+    Former,
+    Balancer(String),
+    ExecOutput(u64),
+    ExecProcess(u64),
+}
+
+impl Runner {
+    pub(super) fn start(options: KeeperOptions) -> io::Result<Self> {
+        let mut log = Log::default();
+        let ledger = LedgerFile::open(&options.runtime_dir).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                io::Error::other(format!("another one runs in {}", options.runtime_dir.display()))
+            }
+            _ => io::Error::other(format!("{}: {error}", options.runtime_dir.display())),
+        })?;
+        // Blocked before anything is started, so that none is lost; children unblock everything.
+        let wanted: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
+        wanted.thread_block()?;
+        let signals = SignalFd::with_flags(&wanted, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        if let Err(reason) = sched::realtime(sched::KEEPER_PRIORITY) {
+            log.line(&format_args!("goes on without: {reason}"));
+        }
+        if let Err(reason) = sched::lock_memory_on_fault() {
+            log.line(&format_args!("goes on without: {reason}"));
+        }
+        let found = ledger.find().unwrap_or_else(|error| {
+            log.line(&format_args!("the ledger of a former keeper can't be used, nothing is adopted: {error}"));
+            Found::default()
+        });
+        let now = Instant::now();
+        let machine = Keeper::new(now, Options { stop_deadline: options.stop_deadline }, found);
+        Ok(Self {
+            options,
+            machine,
+            inputs: VecDeque::new(),
+            worker: None,
+            former: None,
+            balancers: BTreeMap::new(),
+            execs: BTreeMap::new(),
+            undo: Undo::default(),
+            signals,
+            ledger,
+            manager: Manager::from_environment(now),
+            log,
+            limits_reported: false,
+            exit: None,
+        })
+    }
+
+    /// Until the machine says exit: its status.
+    pub(super) fn run(mut self) -> u8 {
+        loop {
+            self.settle();
+            if let Some(status) = self.exit {
+                return status;
+            }
+            let ready = self.wait();
+            // The worker's words first: what it said before anything below happened counts.
+            self.hear_worker(MESSAGES_PER_TURN);
+            for one in ready {
+                self.take(one);
+            }
+            let now = Instant::now();
+            if self.machine.poll_timeout().is_some_and(|at| at <= now) {
+                self.handle(Input::Timer);
+            }
+            self.manager.ping(now);
+        }
+    }
+
+    /// One input, and all that follows from it.
+    fn handle(&mut self, input: Input) {
+        self.inputs.push_back(input);
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        loop {
+            while let Some(output) = self.machine.poll_output() {
+                self.perform(output);
+            }
+            let Some(input) = self.inputs.pop_front() else { return };
+            self.machine.handle(Instant::now(), input);
+        }
+    }
+
+    /// Waits until something is ready or the next timer is due.
+    fn wait(&self) -> Vec<Ready> {
+        let mut tags = vec![Ready::Signals];
+        let mut fds = vec![PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
+        let mut add = |tag, fd, flags| {
+            tags.push(tag);
+            fds.push(PollFd::from_borrowed_fd(fd, flags));
+        };
+        if let Some(worker) = &self.worker {
+            if let Some(end) = &worker.end {
+                let out = if worker.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
+                add(Ready::WorkerSocket, end.as_fd(), PollFlags::IN | out);
+            }
+            add(Ready::WorkerProcess, worker.process(), PollFlags::IN);
+        }
+        if let Some(former) = &self.former {
+            add(Ready::Former, former.as_fd(), PollFlags::IN);
+        }
+        for (name, balancer) in &self.balancers {
+            add(Ready::Balancer(name.clone()), balancer.process(), PollFlags::IN);
+        }
+        for (id, exec) in &self.execs {
+            if let Some(pipe) = exec.pipe() {
+                add(Ready::ExecOutput(*id), pipe, PollFlags::IN);
+            }
+            add(Ready::ExecProcess(*id), exec.process(), PollFlags::IN);
+        }
+        let next = [self.machine.poll_timeout(), self.manager.next()].into_iter().flatten().min();
+        let timeout = next.map(|at| timespec(at.saturating_duration_since(Instant::now())));
+        if poll(&mut fds, timeout.as_ref()).is_err() {
+            // Interrupted: there is another turn. Anything else can't happen with descriptors that are open.
+            return Vec::new();
+        }
+        tags.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty()).map(|(tag, _)| tag).collect()
+    }
+
+    fn take(&mut self, ready: Ready) {
+        match ready {
+            Ready::Signals => self.take_signals(),
+            Ready::WorkerSocket => {
+                if let Some(worker) = &mut self.worker {
+                    worker.flush();
+                }
+            }
+            Ready::WorkerProcess => self.worker_ended(),
+            Ready::Former => {
+                if self.former.as_ref().is_some_and(|former| has_ended(former.as_fd())) {
+                    self.former = None;
+                    self.handle(Input::FormerWorkerExited);
+                }
+            }
+            Ready::Balancer(name) => {
+                if let Some(what) = self.balancers.get(&name).and_then(Balancer::ended) {
+                    self.balancers.remove(&name);
+                    self.handle(Input::BalancerExited { name, what });
+                }
+            }
+            Ready::ExecOutput(id) => {
+                if let Some(exec) = self.execs.get_mut(&id) {
+                    exec.read();
+                }
+            }
+            Ready::ExecProcess(id) => {
+                if let Some((result, output)) = self.execs.get_mut(&id).and_then(Exec::ended) {
+                    self.execs.remove(&id);
+                    self.handle(Input::ExecExited { id, result, output });
+                }
+            }
+        }
+    }
+
+    fn take_signals(&mut self) {
+        while let Ok(Some(info)) = self.signals.read_signal() {
+            let hangup = i32::try_from(info.ssi_signo) == Ok(libc::SIGHUP);
+            self.handle(if hangup { Input::Reload } else { Input::Terminate });
+        }
+    }
+
+    fn hear_worker(&mut self, limit: usize) {
+        for _ in 0..limit {
+            let Some(worker) = &mut self.worker else { return };
+            match worker.receive() {
+                Received::Empty => return,
+                Received::Message(message, fd) => {
+                    if let (ToKeeper::Owner(record), Some(fd)) = (&message, fd) {
+                        self.undo.keep(record, fd);
+                    }
+                    self.handle(Input::Worker(message));
+                }
+                Received::Closed => {
+                    self.handle(Input::WorkerClosed);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn worker_ended(&mut self) {
+        let what = match self.worker.as_ref().map(Worker::reap) {
+            Some(Ok(Some(ended))) => ended.to_string(),
+            Some(Err(error)) => format!("lost: {error}"),
+            Some(Ok(None)) | None => return,
+        };
+        // All that it said before it died; its socket is closed, so this ends.
+        self.hear_worker(usize::MAX);
+        self.worker = None;
+        self.handle(Input::WorkerExited { what });
+    }
+
+    fn perform(&mut self, output: Output) {
+        match output {
+            Output::SpawnWorker => self.spawn_worker(),
+            Output::KillWorker => {
+                if let Some(worker) = &self.worker {
+                    worker.kill();
+                }
+            }
+            Output::WatchFormerWorker(Process { pid, start_time }) => {
+                self.former = Adopted::open(pid, start_time);
+                if self.former.is_none() {
+                    self.inputs.push_back(Input::FormerWorkerExited);
+                }
+            }
+            Output::KillFormerWorker => {
+                if let Some(former) = &self.former {
+                    former.signal_group(libc::SIGKILL);
+                }
+            }
+            Output::SendToWorker(message) => {
+                if self.worker.as_mut().is_some_and(|worker| !worker.send(message)) {
+                    self.inputs.push_back(Input::WorkerStuck);
+                }
+            }
+            Output::SendResign(resign) => {
+                if let Err(error) = self.undo.resign(&resign) {
+                    self.log.line(&format_args!("can't send priority 0 on interface {}: {error}", resign.ifindex));
+                }
+            }
+            Output::RemoveAddress(address) => {
+                let result = self.undo.remove(address);
+                self.inputs.push_back(Input::Removed { address, result });
+            }
+            Output::SpawnBalancer { name, argv } => self.spawn_balancer(name, &argv),
+            Output::WatchBalancer { name, process } => match Adopted::open(process.pid, process.start_time) {
+                Some(adopted) => {
+                    self.balancers.insert(name, Balancer::Adopted(adopted));
+                }
+                None => self.inputs.push_back(Input::BalancerExited { name, what: "gone already".to_owned() }),
+            },
+            Output::SignalBalancer { name, signal, group } => {
+                if let Some(balancer) = self.balancers.get(&name) {
+                    balancer.signal(signal, group);
+                }
+            }
+            Output::Release(child) => self.release(child),
+            Output::SpawnExec { id, argv, environment } => match Exec::start(&argv, &environment) {
+                Ok(exec) => {
+                    self.execs.insert(id, exec);
+                }
+                Err(error) => {
+                    let result = ExecResult::NotStarted(error.to_string());
+                    self.inputs.push_back(Input::ExecExited { id, result, output: Vec::new() });
+                }
+            },
+            Output::SignalExec { id, signal } => {
+                if let Some(exec) = self.execs.get(&id) {
+                    exec.signal(signal);
+                }
+            }
+            Output::Ledger(ledger) => {
+                if let Err(error) = self.ledger.store(&ledger) {
+                    self.log.line(&format_args!("can't write the ledger: {error}"));
+                }
+            }
+            Output::Notify(Notify::Ready) => self.manager.tell(&NotifyState::Ready),
+            Output::Notify(Notify::Stopping) => self.manager.tell(&NotifyState::Stopping),
+            Output::Notify(Notify::Status(status)) => self.manager.tell(&NotifyState::Status(&status)),
+            Output::Event(event) => self.log.line(&Line(&event)),
+            Output::Exit(status) => self.exit = Some(status),
+        }
+    }
+
+    fn spawn_worker(&mut self) {
+        let (worker, process) = match Worker::hold(&self.options.worker_argv) {
+            Ok(started) => started,
+            Err(error) => return self.inputs.push_back(Input::WorkerNotSpawned { why: error.to_string() }),
+        };
+        if let Err(reasons) = sched::raise_limits(worker.pid(), sched::PROTOCOL_PRIORITY)
+            && !std::mem::replace(&mut self.limits_reported, true)
+        {
+            for reason in reasons {
+                self.log.line(&format_args!("the worker's limits stay, it keeps the capability instead: {reason}"));
+            }
+        }
+        self.worker = Some(worker);
+        self.inputs.push_back(Input::WorkerSpawned(process));
+    }
+
+    fn spawn_balancer(&mut self, name: String, argv: &[String]) {
+        match Balancer::hold(argv) {
+            Ok((balancer, process)) => {
+                self.balancers.insert(name.clone(), balancer);
+                self.inputs.push_back(Input::BalancerSpawned { name, process });
+            }
+            Err(error) => self.inputs.push_back(Input::BalancerNotSpawned { name, why: error.to_string() }),
+        }
+    }
+
+    fn release(&mut self, child: Child) {
+        match child {
+            Child::Worker => self.worker = self.worker.take().map(Worker::release),
+            Child::Balancer(name) => {
+                if let Some(balancer) = self.balancers.remove(&name) {
+                    self.balancers.insert(name, balancer.release());
+                }
+            }
+        }
+    }
+}
+
+fn timespec(span: Duration) -> Timespec {
+    Timespec { tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(span.subsec_nanos()) }
+}
