@@ -116,7 +116,7 @@ impl Kind {
             Self::Forward => return format!("forward {}", env!("CARGO_PKG_VERSION")),
         };
         let out = out.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
-        let words: Vec<&str> = out.lines().next().unwrap_or(self.name()).split(' ').take(3).collect();
+        let words: Vec<&str> = out.lines().next().unwrap_or_else(|| self.name()).split(' ').take(3).collect();
         words.join(" ")
     }
 }

@@ -13,7 +13,7 @@ use holdfast_lab::netns::Netns;
 use holdfast_lab::report::Report;
 use holdfast_lab::run::{Options, drill};
 use holdfast_lab::subject::SubjectKind;
-use holdfast_lab::{demo, env, forward, residue};
+use holdfast_lab::{calibrate, demo, env, forward, garbage, residue, startstop};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -74,6 +74,34 @@ enum LabCommand {
     Down,
     /// Removes what dead runs left.
     Clean,
+    /// Measures an outage of known length, to prove the measuring.
+    Calibrate {
+        /// Length of the outage, ms.
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(10..=5000))]
+        length_ms: u64,
+    },
+    /// Starts and stops the agent again and again; nothing may be left behind.
+    StartStop {
+        /// How often.
+        times: u32,
+        /// The agent's binary.
+        #[arg(long)]
+        holdfast: Option<PathBuf>,
+    },
+    /// Sends garbage to a running pair; nothing may change but counters.
+    Garbage {
+        /// Packets per second.
+        #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        rate: u32,
+        /// Seconds, once for VRRP and once for the channel's port.
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
+        seconds: u32,
+        /// Seed of the packets.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        #[command(flatten)]
+        options: DrillOptions,
+    },
     /// A shell in a node of the fabric that is up.
     Shell {
         /// sw, client, obs, lb1, lb2, b1, b2 or b3.
@@ -234,6 +262,25 @@ fn lab(command: &LabCommand) -> Result<u8> {
             for prefix in residue::clean()? {
                 println!("removed {prefix}");
             }
+        }
+        LabCommand::Calibrate { length_ms } => {
+            residue::remove_on_signal()?;
+            let c = calibrate::calibrate(*length_ms * MS)?;
+            print!("{}", c.text());
+            return Ok(if c.pass() { 0 } else { FAILED });
+        }
+        LabCommand::StartStop { times, holdfast } => {
+            residue::remove_on_signal()?;
+            let left = startstop::start_stop(&env::holdfast(holdfast.as_deref())?, *times)?;
+            left.iter().for_each(|l| println!("left behind: {l}"));
+            println!("{times} starts and stops: {}", if left.is_empty() { "nothing left behind" } else { "FAIL" });
+            return Ok(if left.is_empty() { 0 } else { FAILED });
+        }
+        LabCommand::Garbage { rate, seconds, seed, options } => {
+            residue::remove_on_signal()?;
+            let outcome = garbage::garbage(&options.options(), *rate, *seconds, *seed)?;
+            print!("{}", outcome.text());
+            return Ok(if outcome.pass() { 0 } else { FAILED });
         }
         LabCommand::Shell { node } => {
             if !NODES.contains(&node.as_str()) {

@@ -238,27 +238,24 @@ fn timeline(m: &Measured, back: Ns, o: &crate::metrics::Outage) -> Vec<(f64, Str
     if back < m.repair {
         all.push((back, "the VIP goes back to lb1".into()));
     }
-    let mut owner = None;
+    let mut advertised: std::collections::BTreeMap<&str, Ns> = std::collections::BTreeMap::new();
     for a in m.wire.adverts.iter().filter(|a| a.vrid == VRID && a.at < m.end) {
         let who = Lb::with_front(a.source).map_or("unknown", Lb::name);
         if a.priority == 0 {
             all.push((a.at, format!("advert from {who}: resigns (priority 0)")));
-        } else if owner != Some(a.source) {
-            owner = Some(a.source);
+        } else if advertised.insert(who, a.at).is_none_or(|t| a.at > t + 3 * INTERVAL.as_nanos() as u64) {
             all.push((a.at, format!("advert from {who}: Active, priority {}", a.priority)));
         }
     }
-    let (mut answering, mut announced) = (None, None);
+    let mut seen: std::collections::BTreeMap<(&str, bool), Ns> = std::collections::BTreeMap::new();
     for a in m.wire.answers.iter().filter(|a| a.at < m.end) {
         let who = m.macs.iter().position(|x| *x == a.mac).map_or("unknown", |i| Lb::BOTH[i].name());
-        if a.gratuitous && announced.is_none_or(|(w, t): (_, Ns)| w != who || a.at > t + 20 * MS) {
-            all.push((a.at, format!("gratuitous ARP from {who}")));
-        }
-        if a.gratuitous {
-            announced = Some((who, a.at));
-        } else if answering != Some(who) {
-            answering = Some(who);
-            all.push((a.at, format!("{who} answers ARP for the VIP")));
+        // Only the first of a series is news.
+        let news = seen.insert((who, a.gratuitous), a.at).is_none_or(|t| a.at > t + 3 * wire::PROBE);
+        match (news, a.gratuitous) {
+            (true, true) => all.push((a.at, format!("gratuitous ARP from {who}"))),
+            (true, false) => all.push((a.at, format!("{who} answers ARP for the VIP"))),
+            (false, _) => {}
         }
     }
     for h in m.held.iter().filter(|h| h.at < m.end) {
@@ -269,8 +266,8 @@ fn timeline(m: &Measured, back: Ns, o: &crate::metrics::Outage) -> Vec<(f64, Str
         all.push((from, format!("client: first failed request of {}", o.failed)));
         all.push((to, format!("client: served again, outage {:.0} ms", o.longest_ms)));
     }
-    let mut flows: Vec<_> =
-        m.flows.iter().filter_map(|f| f.broken).filter(|(t, _)| *t >= m.fault && *t < m.end).collect();
+    let before = m.flows.iter().filter(|f| f.established < m.fault);
+    let mut flows: Vec<_> = before.filter_map(|f| f.broken).filter(|(t, _)| *t >= m.fault && *t < m.end).collect();
     flows.sort();
     if let Some((t, class)) = flows.first() {
         all.push((*t, format!("client: first of {} long-lived flows breaks ({})", flows.len(), class.name())));

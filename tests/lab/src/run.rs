@@ -218,6 +218,130 @@ impl Instruments {
     }
 }
 
+/// A running pair under load, for checks that are no drills.
+pub struct Pair {
+    loads: Loads,
+    instruments: Instruments,
+    session: Session,
+}
+
+impl Pair {
+    /// Starts it and its load.
+    ///
+    /// # Errors
+    /// The machine can't run it, or the pair didn't come up.
+    pub fn start(o: &Options) -> Result<Self> {
+        env::require_basics()?;
+        let session = Session::start(o)?;
+        let instruments = Instruments::start(&session.place)?;
+        if let Err(e) = instruments.await_owner(Lb::Lb1, "at the start") {
+            bail!("{e:#}\n{}", session.logs());
+        }
+        let loads = Loads::start(o, &session.place, &instruments, session.responder_thread)?;
+        Ok(Self { loads, instruments, session })
+    }
+
+    /// Until lb1 alone is Active.
+    ///
+    /// # Errors
+    /// It wasn't within the time it may take.
+    pub fn await_lb1(&self) -> Result<Ns> {
+        self.instruments.await_owner(Lb::Lb1, "under load")
+    }
+
+    /// The network it runs in.
+    #[must_use]
+    pub fn fabric(&self) -> &Fabric {
+        &self.session.place.fabric
+    }
+
+    /// Whether the subject has the peers' channel.
+    #[must_use]
+    pub fn channel(&self) -> bool {
+        self.session.place.channel
+    }
+
+    /// The subject's name and version.
+    #[must_use]
+    pub fn version(&self) -> String {
+        self.session.subject.version()
+    }
+
+    /// Stops everything and returns what was recorded; `fault`, `repair` and `settled` are the end.
+    ///
+    /// # Errors
+    /// A measuring thread failed.
+    pub fn finish(self) -> Result<Measured> {
+        let t = now();
+        let times = Times { steady: 0, fault: t, repair: t, settled: t, end: t, failback: false };
+        record(times, self.loads, self.instruments, &self.session.place)
+    }
+}
+
+/// The clients of one run.
+struct Loads {
+    fresh: Fresh,
+    long: Long,
+    udp: Udp,
+    interval: Ns,
+    realtime: Option<String>,
+}
+
+impl Loads {
+    /// Starts them, gives every measuring thread its priority, and waits until the service answers.
+    fn start(o: &Options, place: &Place, instruments: &Instruments, responder: i32) -> Result<Self> {
+        let client = place.fabric.ns("client");
+        let web = SocketAddrV4::new(VIP, 80);
+        let fresh = Fresh::start(&client, web, o.interval, DEADLINE)?;
+        let long = Long::start(&client, web, o.flows, LONG_INTERVAL)?;
+        let udp = Udp::start(&client, SocketAddrV4::new(VIP, ECHO_PORT), UDP_INTERVAL, DEADLINE)?;
+        let mut threads = vec![fresh.thread(), long.thread(), udp.thread(), responder];
+        threads.extend(instruments.wire.threads());
+        threads.extend(instruments.addresses.threads());
+        let mut realtime = make_realtime(instruments.reference.thread(), 90);
+        for t in threads {
+            realtime = realtime.and_then(|()| make_realtime(t, PRIORITY));
+        }
+        let warm = || Ok(long.alive() >= o.flows && fresh.recent_ok(40) >= 40);
+        if !wait_for(Duration::from_secs(10), Duration::from_millis(20), warm)? {
+            let (ok, flows) = (fresh.recent_ok(40), long.alive());
+            bail!("the service didn't answer before the drill ({ok} of 40 requests, {flows} flows)");
+        }
+        Ok(Self { fresh, long, udp, interval: o.interval, realtime: realtime.err().map(|e| format!("{e:#}")) })
+    }
+}
+
+/// The moments of one run.
+struct Times {
+    steady: Ns,
+    fault: Ns,
+    repair: Ns,
+    settled: Ns,
+    end: Ns,
+    failback: bool,
+}
+
+/// Stops all threads and gathers what they recorded.
+fn record(t: Times, loads: Loads, instruments: Instruments, place: &Place) -> Result<Measured> {
+    Ok(Measured {
+        interval: loads.interval,
+        steady: t.steady,
+        fault: t.fault,
+        repair: t.repair,
+        settled: t.settled,
+        end: t.end,
+        failback: t.failback,
+        macs: [place.fabric.mac(Lb::Lb1)?, place.fabric.mac(Lb::Lb2)?],
+        fresh: loads.fresh.finish()?,
+        udp: loads.udp.finish()?,
+        flows: loads.long.finish()?,
+        wire: instruments.wire.finish()?,
+        held: instruments.addresses.finish()?,
+        late: instruments.reference.finish()?,
+        realtime: loads.realtime,
+    })
+}
+
 fn one_run(drill: &Drill, o: &Options, s: &mut Session) -> Result<Run> {
     let instruments = Instruments::start(&s.place)?;
     instruments.await_owner(Lb::Lb1, "before the drill")?;
@@ -225,26 +349,7 @@ fn one_run(drill: &Drill, o: &Options, s: &mut Session) -> Result<Run> {
         s.subject.drain(&s.place, Lb::Lb1).context("drain before a failback")?;
         instruments.await_owner(Lb::Lb2, "drained before a failback")?;
     }
-    let client = s.place.fabric.ns("client");
-    let web = SocketAddrV4::new(VIP, 80);
-    let fresh = Fresh::start(&client, web, o.interval, DEADLINE)?;
-    let long = Long::start(&client, web, o.flows, LONG_INTERVAL)?;
-    let udp = Udp::start(&client, SocketAddrV4::new(VIP, ECHO_PORT), UDP_INTERVAL, DEADLINE)?;
-    let mut threads = vec![fresh.thread(), long.thread(), udp.thread(), s.responder_thread];
-    threads.extend(instruments.wire.threads());
-    threads.extend(instruments.addresses.threads());
-    let mut realtime = make_realtime(instruments.reference.thread(), 90);
-    for t in threads {
-        realtime = realtime.and(make_realtime(t, PRIORITY));
-    }
-    let warm = || Ok(long.alive() >= o.flows && fresh.recent_ok(40) >= 40);
-    if !wait_for(Duration::from_secs(10), Duration::from_millis(20), warm)? {
-        bail!(
-            "the service didn't answer before the drill ({} of 40 requests, {} flows)",
-            fresh.recent_ok(40),
-            long.alive()
-        );
-    }
+    let loads = Loads::start(o, &s.place, &instruments, s.responder_thread)?;
     let complaints = s.place.fabric.complaints();
     let steady = now();
     sleep_until(steady + NOISE);
@@ -272,23 +377,9 @@ fn one_run(drill: &Drill, o: &Options, s: &mut Session) -> Result<Run> {
     if said != complaints {
         bail!("the fault or its repair failed: {}", said.trim_start_matches(&complaints).trim());
     }
-    let measured = Measured {
-        interval: o.interval,
-        steady,
-        fault,
-        repair,
-        settled,
-        end,
-        failback: drill.fault == Fault::Failback && !o.twin,
-        macs: [s.place.fabric.mac(Lb::Lb1)?, s.place.fabric.mac(Lb::Lb2)?],
-        udp: udp.finish()?,
-        fresh: fresh.finish()?,
-        flows: long.finish()?,
-        wire: instruments.wire.finish()?,
-        held: instruments.addresses.finish()?,
-        late: instruments.reference.finish()?,
-        realtime: realtime.err().map(|e| format!("{e:#}")),
-    };
+    let failback = drill.fault == Fault::Failback && !o.twin;
+    let times = Times { steady, fault, repair, settled, end, failback };
+    let measured = record(times, loads, instruments, &s.place)?;
     let mut run = figures(&measured, drill);
     if o.narrate {
         run.journal = s.subject.journal(&s.place, Lb::Lb1);

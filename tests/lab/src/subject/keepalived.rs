@@ -86,9 +86,9 @@ impl Keepalived {
 fn config(lb: Lb, track: &Path) -> String {
     format!(
         "global_defs {{\n  enable_script_security\n  script_user root\n  vrrp_version 3\n  vrrp_skip_check_adv_addr\n  \
-         vrrp_rt_priority 50\n  vrrp_no_swap\n}}\n\
+         vrrp_rt_priority 50\n  vrrp_rlimit_rttime 1000000\n  vrrp_no_swap\n}}\n\
          track_file balancer {{\n  file \"{}\"\n  weight 1\n}}\n\
-         vrrp_script web {{\n  script \"/usr/bin/curl -fsS -m 0.2 -o /dev/null http://127.0.0.1/healthz\"\n  \
+         vrrp_script web {{\n  script \"/usr/bin/curl -fsS -m 0.5 -o /dev/null http://127.0.0.1/healthz\"\n  \
          interval 1\n  timeout 1\n  fall 1\n  rise 1\n}}\n\
          vrrp_instance web {{\n  state BACKUP\n  interface eth0\n  virtual_router_id {VRID}\n  priority {}\n  \
          advert_int 0.1\n  virtual_ipaddress {{\n    {VIP}/32 dev eth0\n  }}\n  \

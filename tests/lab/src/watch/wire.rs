@@ -79,11 +79,14 @@ impl Wire {
     }
 }
 
+/// An interface with both ends of a packet socket on it.
+pub type Tap = (NetworkInterface, Box<dyn DataLinkSender>, Box<dyn DataLinkReceiver>);
+
 /// Opens a packet socket on `name` in the calling thread's namespace.
 ///
 /// # Errors
 /// No such interface, or no CAP_NET_RAW.
-pub fn open(name: &str) -> Result<(NetworkInterface, Box<dyn DataLinkSender>, Box<dyn DataLinkReceiver>)> {
+pub fn open(name: &str) -> Result<Tap> {
     let interface =
         pnet::datalink::interfaces().into_iter().find(|i| i.name == name).with_context(|| format!("no {name}"))?;
     let config = Config {
