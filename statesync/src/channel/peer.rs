@@ -61,7 +61,8 @@ pub(crate) struct Peer {
     /// The session to send on. It receives only while the peer is up: what an old session delivers after a silence
     /// may have been held back by someone.
     pub(crate) current: Option<Session>,
-    replaced: Vec<(Session, Instant)>,
+    /// Sessions that only receive, and until when.
+    pub(crate) replaced: Vec<(Session, Instant)>,
     pub(crate) unconfirmed: Option<Unconfirmed>,
     pub(crate) attempt: Option<Attempt>,
     /// Newest stamp seen, per key.
@@ -160,7 +161,8 @@ impl Peer {
     /// Whether a greeting with this stamp is older than what is known: a replay, or a delayed copy.
     pub(crate) fn is_old_stamp(&self, key: usize, stamp: (u64, u64)) -> bool {
         let seen = self.stamps.get(key).copied().flatten();
-        let waiting = self.unconfirmed.as_ref().filter(|other| other.session.key == key).map(|other| other.stamp);
+        // With whichever key: while keys rotate, a recording under the old one must not push out the new run's session.
+        let waiting = self.unconfirmed.as_ref().map(|other| other.stamp);
         // Without a living session an older stamp is let through: the peer's clock may have stepped back before it
         // restarted. A replay gains nothing by it, since nobody can use the session that comes of it.
         (self.up && seen.is_some_and(|seen| stamp <= seen)) || waiting.is_some_and(|waiting| stamp <= waiting)

@@ -58,12 +58,11 @@ fn a_renewal_that_the_starter_can_not_make_is_made_by_the_other_side() {
 }
 
 #[test]
-fn a_simultaneous_renewal_loses_nothing_either() {
+fn nothing_is_lost_from_the_moment_both_are_up_again_after_a_cut() {
     for seed in 0..10 {
         let mut net = Net::new(seed, 2);
         net.run_for(Duration::from_secs(1));
         net.jitter = 5 * MS;
-        // Cutting one direction until that side is Down makes it greet; the other greets when it restarts hearing.
         net.cuts.extend([(0, 1), (1, 0)]);
         net.run_for(Duration::from_millis(1000));
         net.cuts.clear();

@@ -46,14 +46,16 @@ fn exchange(channels: &mut [Channel; 2], now: Instant) -> Vec<(usize, Output)> {
     }
 }
 
-/// Lets time pass in which nothing is lost.
-fn pass(channels: &mut [Channel; 2], now: &mut Instant, time: Duration) {
+/// Lets time pass in which nothing is lost; what was reported.
+fn pass(channels: &mut [Channel; 2], now: &mut Instant, time: Duration) -> Vec<(usize, Output)> {
     let end = *now + time;
+    let mut reported = Vec::new();
     while *now < end {
         *now += Duration::from_millis(50);
         channels.iter_mut().for_each(|channel| channel.handle(*now, Input::Timer));
-        exchange(channels, *now);
+        reported.extend(exchange(channels, *now));
     }
+    reported
 }
 
 fn current(channel: &mut Channel) -> &mut session::Session {
@@ -74,6 +76,48 @@ fn either_side_renews_a_session_after_2_to_the_32_datagrams() {
         assert_ne!(current(&mut channels[side]).local, before);
         assert!(channels.iter().all(|channel| channel.peer_state(PeerId(0)).up));
     }
+}
+
+#[test]
+fn a_renewal_that_both_sides_start_at_once_settles_on_one_session_and_loses_nothing() {
+    let mut now = start();
+    let mut channels = pair(now);
+    exchange(&mut channels, now);
+    pass(&mut channels, &mut now, Duration::from_secs(1));
+    for channel in &mut channels {
+        current(channel).skip_to_counter(REKEY_AFTER_MESSAGES - 1);
+    }
+    for round in 0..3 {
+        for channel in &mut channels {
+            channel.handle(now, Input::Send { peer: PeerId(0), message: &Message::Goodbye });
+        }
+        let reported = exchange(&mut channels, now);
+        assert_eq!(reported.len(), 2, "round {round}: {reported:?}");
+        assert!(reported.iter().all(|(_, output)| matches!(output, Output::Received { .. })));
+    }
+    // Two handshakes at the start, two now; both ends send on the same session.
+    assert!(channels.iter().all(|channel| channel.counters().sessions == 4));
+    let [a, b] = &mut channels;
+    assert_eq!(current(a).ours, !current(b).ours);
+    assert!(current(a).preferred && current(b).preferred);
+}
+
+#[test]
+fn sides_that_send_on_different_sessions_still_hear_each_other() {
+    let mut now = start();
+    let mut channels = pair(now);
+    exchange(&mut channels, now);
+    let peer = &mut channels[0].peers[0];
+    let (other, _) = peer.replaced.first_mut().expect("both started at once");
+    std::mem::swap(peer.current.as_mut().expect("the pair is up"), other);
+    assert_eq!(pass(&mut channels, &mut now, Duration::from_secs(60)), []);
+    assert!(channels.iter().all(|channel| channel.peer_state(PeerId(0)).up));
+}
+
+#[test]
+fn a_channel_may_move_to_another_thread() {
+    const fn sendable<T: Send>() {}
+    sendable::<Channel>();
 }
 
 #[test]
