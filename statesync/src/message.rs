@@ -8,27 +8,27 @@ pub mod codec;
 
 pub use codec::{DecodeError, EncodeError, MAX_ENTRIES, MAX_NAME_LEN};
 
-/// What a node thinks of its own ability to serve a VIP or of a balancer. Wire code in brackets.
+/// What a node thinks of its own ability to serve a VIP or of a balancer. Wire code in parentheses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fitness {
-    /// [0] Not known (yet).
+    /// (0) Not known (yet).
     Unknown,
-    /// [1] Can serve.
+    /// (1) Can serve.
     Fit,
-    /// [2] Can't serve.
+    /// (2) Can't serve.
     Unfit,
-    /// [3] Could serve, but an operator took it out (drained or held back): never a target.
+    /// (3) Could serve, but an operator took it out (drained or held back): never a target.
     Withheld,
 }
 
-/// A node's role for a VIP. Wire code in brackets.
+/// A node's role for a VIP. Wire code in parentheses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// [0] Takes no part (interface gone, not started).
+    /// (0) Takes no part (interface gone, not started).
     Out,
-    /// [1] RFC 9568 Backup.
+    /// (1) RFC 9568 Backup.
     Backup,
-    /// [2] RFC 9568 Active: answers for the address.
+    /// (2) RFC 9568 Active: answers for the address.
     Active,
 }
 
@@ -59,10 +59,10 @@ pub struct BalancerReport {
     pub fitness: Fitness,
 }
 
-/// Everything that is said on the control lane. Wire code in brackets.
+/// Everything that is said on the control lane. Wire code in parentheses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// [1] State of the sender. A big report arrives as several with the same sequence; each entry stands for itself.
+    /// (1) State of the sender. A big report arrives as several with the same sequence; each entry stands for itself.
     Report {
         /// Grows by one with each report of a boot epoch.
         sequence: u64,
@@ -71,7 +71,7 @@ pub enum Message {
         /// The sender's balancers.
         balancers: Vec<BalancerReport>,
     },
-    /// [2] "Take it now": the sender gives this VIP away. `linger`: it keeps answering until it sees the taker.
+    /// (2) "Take it now": the sender gives this VIP away. `linger`: it keeps answering until it sees the taker.
     TakeNow {
         /// The VIP's name.
         vip: String,
@@ -80,7 +80,7 @@ pub enum Message {
         /// The sender keeps answering until it sees the taker.
         linger: bool,
     },
-    /// [3] The sender took the VIP: by down timer (then the receiver, if still Active, probes `probe` on the segment)
+    /// (3) The sender took the VIP: by down timer (then the receiver, if still Active, probes `probe` on the segment)
     /// or as answer to TakeNow.
     Claim {
         /// The VIP's name.
@@ -92,24 +92,24 @@ pub enum Message {
         /// The claimer's own address on the segment, to be probed by ARP or NS.
         probe: std::net::IpAddr,
     },
-    /// [4] Answer to a claim: the sender reached the claimer on the segment and keeps the VIP; the claimer releases.
+    /// (4) Answer to a claim: the sender reached the claimer on the segment and keeps the VIP; the claimer releases.
     Keep {
         /// The VIP's name.
         vip: String,
         /// The sender's role epoch of the ownership it keeps.
         role_epoch: u64,
     },
-    /// [5] The sender leaves in order (stop): its reports end here, this is not a failure.
+    /// (5) The sender leaves in order (stop): its reports end here, this is not a failure.
     Goodbye,
 }
 
-/// Why a VIP was claimed. Wire code in brackets.
+/// Why a VIP was claimed. Wire code in parentheses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClaimCause {
-    /// [0] Down timer expired.
+    /// (0) Down timer expired.
     DownTimer,
-    /// [1] The former owner said TakeNow or priority 0.
+    /// (1) The former owner said TakeNow or priority 0.
     Handed,
-    /// [2] Preemption.
+    /// (2) Preemption.
     Preempt,
 }

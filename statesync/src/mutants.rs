@@ -1,49 +1,47 @@
-//! Guards that a test build can switch off by name, so that the test of a guard can be seen to fail without it.
+//! Guards that a test build can switch off by name, so that the test of each guard can be seen to fail without it.
 //!
-//! Without the feature `mutants` nothing can be switched off: [`off`] is constant `false` and the check compiles away.
-//! With it a guard is off when the environment variable `HOLDFAST_MUTANT` names it, or inside [`without`].
+//! Without the feature `mutants` this is `false`, and the compiler removes it. With it, a guard is off inside
+//! `with_off` on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
-/// The guards of this crate.
-pub const GUARDS: [&str; 5] = ["replay-window", "auth", "source-check", "key-confirmation", "stamp"];
+/// The names of this crate's guards.
+pub const NAMES: [&str; 5] = ["replay-window", "auth", "source-check", "key-confirmation", "stamp"];
 
 /// Whether the guard of this name is switched off.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
-pub(crate) const fn off(_guard: &str) -> bool {
+pub const fn off(_name: &str) -> bool {
     false
 }
 
 #[cfg(feature = "mutants")]
-pub use switchable::without;
+pub use switch::{off, with_off};
 
 #[cfg(feature = "mutants")]
-pub(crate) use switchable::off;
+mod switch {
+    use std::cell::Cell;
+    use std::sync::LazyLock;
 
-#[cfg(feature = "mutants")]
-mod switchable {
-    use std::cell::RefCell;
-    use std::sync::OnceLock;
+    static PROCESS: LazyLock<String> = LazyLock::new(|| std::env::var("HOLDFAST_MUTANTS").unwrap_or_default());
 
     thread_local! {
-        static OFF: RefCell<Option<String>> = const { RefCell::new(None) };
+        static THREAD: Cell<&'static str> = const { Cell::new("") };
     }
 
-    /// Whether the guard of this name is switched off, in this thread or by the environment.
-    pub(crate) fn off(guard: &str) -> bool {
-        static BY_ENVIRONMENT: OnceLock<Option<String>> = OnceLock::new();
-        let named = BY_ENVIRONMENT.get_or_init(|| std::env::var("HOLDFAST_MUTANT").ok());
-        named.as_deref() == Some(guard) || OFF.with_borrow(|off| off.as_deref() == Some(guard))
+    /// Whether the guard of this name is switched off.
+    pub fn off(name: &str) -> bool {
+        THREAD.get() == name || PROCESS.split(',').any(|off| off == name)
     }
 
-    /// Runs `body` with one guard off in this thread; the guard is on again afterwards, also after a panic.
-    pub fn without<T>(guard: &str, body: impl FnOnce() -> T) -> T {
-        struct Restore(Option<String>);
+    /// Runs `test` on this thread with the guard switched off; it is on again afterwards, also after a panic.
+    pub fn with_off<T>(name: &'static str, test: impl FnOnce() -> T) -> T {
+        assert!(super::NAMES.contains(&name), "no guard is called {name}");
+        struct Restore(&'static str);
         impl Drop for Restore {
             fn drop(&mut self) {
-                OFF.with_borrow_mut(|off| *off = self.0.take());
+                THREAD.set(self.0);
             }
         }
-        let _restore = Restore(OFF.replace(Some(guard.to_owned())));
-        body()
+        let _restore = Restore(THREAD.replace(name));
+        test()
     }
 }

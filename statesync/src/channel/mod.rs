@@ -112,8 +112,8 @@ impl Outbox {
 }
 
 impl Channel {
-    /// A channel that greets all peers at once. `seed` is fresh randomness of the operating system, never used before:
-    /// the secrecy of every session of this run rests on it.
+    /// A channel that greets all peers at once: drain [`poll_output`](Self::poll_output) right away. `seed` is fresh
+    /// randomness of the operating system, never used before: the secrecy of every session of this run rests on it.
     pub fn new(config: ChannelConfig, seed: [u8; 32], now: Instant) -> Self {
         let seed = Zeroizing::new(seed);
         let ids = usize::from(u16::MAX) + 1;
