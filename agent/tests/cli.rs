@@ -141,7 +141,9 @@ fn check_and_run_end_with_1_for_syntax_and_2_for_semantics_and_start_nothing() {
     let runtime = Folder::new();
     let syntax = folder.file("syntax.toml", "[node\n");
     let semantics = folder.file("semantics.toml", "[node]\nname = \"a\"\n");
-    for (file, expected, text) in [(&syntax, 1, "syntax.toml:1:6: "), (&semantics, 2, "semantics.toml:1:1: vip: is missing")] {
+    for (file, expected, text) in
+        [(&syntax, 1, "syntax.toml:1:6: "), (&semantics, 2, "semantics.toml:1:1: vip: is missing")]
+    {
         let output = holdfast(&["check", file]);
         assert_eq!(code(&output), expected);
         assert!(err(&output).contains(text), "{}", err(&output));
@@ -152,7 +154,15 @@ fn check_and_run_end_with_1_for_syntax_and_2_for_semantics_and_start_nothing() {
         let refusal: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!((&refusal["ok"], &refusal["errors"][0]["line"]), (&false.into(), &1.into()));
 
-        let output = holdfast(&["run", "--config", file, "--runtime-dir", &runtime.path("."), "--state-dir", &runtime.path(".")]);
+        let output = holdfast(&[
+            "run",
+            "--config",
+            file,
+            "--runtime-dir",
+            &runtime.path("."),
+            "--state-dir",
+            &runtime.path("."),
+        ]);
         assert_eq!(code(&output), expected);
         assert!(err(&output).contains(text) && err(&output).contains("nothing was started"), "{}", err(&output));
         assert!(runtime.is_empty(), "run left something behind");
@@ -482,5 +492,9 @@ fn a_client_that_goes_away_does_not_cancel_the_drain() {
     gone.send(()).expect("the node waits");
     // The server goes on as well, and nothing was put in the drain's place.
     assert_eq!(code(&agent.ask(&["undrain"])), 0);
-    assert!(matches!(agent.asked().as_slice(), [Request::Drain { .. }, Request::Undrain { .. }]), "{:?}", agent.asked());
+    assert!(
+        matches!(agent.asked().as_slice(), [Request::Drain { .. }, Request::Undrain { .. }]),
+        "{:?}",
+        agent.asked()
+    );
 }

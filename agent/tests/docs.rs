@@ -72,3 +72,21 @@ fn every_command_and_every_option_is_documented() {
         }
     }
 }
+
+#[test]
+fn the_unit_calls_commands_that_exist_and_gives_the_agent_time_to_leave() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/holdfast.service");
+    let unit = fs::read_to_string(path).expect("the unit is in the tree");
+    let value =
+        |key: &str| unit.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('=')).collect::<Vec<_>>();
+    let mut called = Vec::new();
+    for line in value("ExecStart").into_iter().chain(value("ExecStopPost")) {
+        let words: Vec<&str> = line.trim_start_matches('-').split(' ').collect();
+        assert!(Cli::command().try_get_matches_from(&words).is_ok(), "{line}");
+        called.push(words.last().copied().unwrap_or_default());
+    }
+    assert_eq!(called, ["run", "cleanup"]);
+    let stop = value("TimeoutStopSec");
+    let stop = config::duration::parse(stop.first().expect("it is set")).expect("a duration");
+    assert!(stop > holdfast::ctl::STOP_DEADLINE, "{stop:?}");
+}

@@ -11,12 +11,16 @@ pub(super) struct Detect {
     pub(super) max: Duration,
 }
 
-/// Probes start every `interval`; the first that fails takes its timeout, and what follows comes every
-/// `fast_interval`, but not before the former one has ended.
+/// Probes start every `interval`. The first that fails takes its timeout; its failure brings the next one forward to
+/// `fast_interval` after its own start, but not before now; all others follow at `fast_interval`.
 pub(super) fn detect(check: &Check) -> Detect {
-    let step = check.fast_interval.max(check.timeout);
-    let after_first = step * (u32::from(check.fall) - 1) + check.timeout;
-    Detect { min: after_first, max: check.interval + after_first }
+    let second = check.fast_interval.max(check.timeout);
+    let steps = match u32::from(check.fall) {
+        0 | 1 => Duration::ZERO,
+        fall => second + check.fast_interval * (fall - 2),
+    };
+    let min = steps + check.timeout;
+    Detect { min, max: check.interval + min }
 }
 
 /// RFC 9568 section 6.1: Skew_Time = (256 - Priority) * Active_Adver_Interval / 256, in microseconds.
@@ -97,6 +101,16 @@ mod tests {
         let check = "interval = \"10s\"\nfast_interval = \"1s\"\ntimeout = \"1s\"\nfall = 3";
         let found = detect(&config(check, "priority = 254").checks[0]);
         assert_eq!((found.min, found.max), (Duration::from_secs(3), Duration::from_secs(13)));
+    }
+
+    #[test]
+    fn probes_overlap_when_the_timeout_is_longer_than_the_fast_interval() {
+        let check = "interval = \"500ms\"\nfast_interval = \"100ms\"\ntimeout = \"200ms\"\nfall = 4";
+        // Starts at 0, 200 (when the first failed), 300, 400; the last one fails at 600.
+        let found = detect(&config(check, "priority = 254").checks[0]);
+        assert_eq!((found.min, found.max), (Duration::from_millis(600), Duration::from_millis(1100)));
+        let found = detect(&config("timeout = \"300ms\"\nfall = 1", "priority = 254").checks[0]);
+        assert_eq!((found.min, found.max), (Duration::from_millis(300), Duration::from_millis(1300)));
     }
 
     #[test]

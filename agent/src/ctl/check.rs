@@ -179,12 +179,12 @@ fn warnings(config: &Config) -> Vec<Warning> {
         if check.timeout > check.fast_interval {
             warn(
                 format!(
-                    "check {}: timeout ({}) is longer than fast_interval ({}): while it fails, probes come every timeout",
+                    "check {}: timeout ({}) is longer than fast_interval ({}): while it fails, probes overlap",
                     check.name,
                     config::duration::show(check.timeout),
                     config::duration::show(check.fast_interval)
                 ),
-                "make timeout at most fast_interval, if the balancer can answer that fast",
+                "fine if what it asks bears it; else make timeout at most fast_interval",
             );
         }
     }

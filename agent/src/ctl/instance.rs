@@ -54,6 +54,8 @@ pub fn lock(runtime_dir: &Path) -> Result<InstanceLock, LockError> {
         .create(true)
         .truncate(false)
         .mode(0o640)
+        // The directory may belong to the worker's user: never follow what that user put here.
+        .custom_flags(nix::libc::O_NOFOLLOW)
         .open(&path)
         .map_err(io(&path))?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {

@@ -71,6 +71,8 @@ fn agent(places: &Places) -> ExitCode {
         eprintln!("holdfast: {}: {why}", places.config.display());
         return ExitCode::from(exit::SEMANTICS);
     }
+    // The worker reads the file itself: what it gets may be newer.
+    drop(config);
     let _lock = match instance::lock(&places.runtime_dir) {
         Ok(lock) => lock,
         Err(error) => {
@@ -78,5 +80,5 @@ fn agent(places: &Places) -> ExitCode {
             return ExitCode::from(exit::FAILED);
         }
     };
-    super::start_keeper(places, config)
+    super::start_keeper(places)
 }

@@ -26,11 +26,39 @@ mod render;
 pub mod server;
 pub mod wire;
 
+use crate::keeper::{self, KeeperOptions};
 use std::process::ExitCode;
+use std::time::Duration;
 
-/// Hands over to the keeper.
-fn start_keeper(places: &cli::Places, config: holdfast_node::config::Config) -> ExitCode {
-    let _ = (places, config);
-    eprintln!("holdfast: the keeper is not there yet");
-    ExitCode::from(exit::FAILED)
+/// How long leaving in order may take at SIGTERM. The unit's `TimeoutStopSec=` is longer.
+pub const STOP_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Hands over to the keeper, which starts this same program as its worker.
+fn start_keeper(places: &cli::Places) -> ExitCode {
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => {
+            eprintln!("holdfast: the path of this program isn't known: {error}");
+            return ExitCode::from(exit::FAILED);
+        }
+    };
+    let mut worker_argv = Vec::new();
+    for word in [
+        program.as_os_str(),
+        "worker".as_ref(),
+        "--config".as_ref(),
+        places.config.as_os_str(),
+        "--runtime-dir".as_ref(),
+        places.runtime_dir.as_os_str(),
+        "--state-dir".as_ref(),
+        places.state_dir.as_os_str(),
+    ] {
+        let Some(word) = word.to_str() else {
+            eprintln!("holdfast: {}: paths must be UTF-8", word.to_string_lossy());
+            return ExitCode::from(exit::FAILED);
+        };
+        worker_argv.push(word.to_owned());
+    }
+    let runtime_dir = places.runtime_dir.clone();
+    keeper::run(KeeperOptions { worker_argv, runtime_dir, stop_deadline: STOP_DEADLINE })
 }
