@@ -221,14 +221,20 @@ fn completions_are_a_script_that_knows_the_commands() {
 fn drill_becomes_the_program_beside_it_and_ends_with_3_where_there_is_none() {
     let folder = Folder::new();
     let own = folder.path("holdfast");
-    fs::copy(env!("CARGO_BIN_EXE_holdfast"), &own).expect("writable");
+    // By a process of its own: a file that this one writes could still be open in a child that another test starts at
+    // that moment, and then can't be executed.
+    let install = |from: &str, to: &str| {
+        let installed = Command::new("install").args(["-m", "755", from, to]).status().expect("coreutils are there");
+        assert!(installed.success());
+    };
+    install(env!("CARGO_BIN_EXE_holdfast"), &own);
     let run = |words: &[&str]| Command::new(&own).args(words).env("PATH", "/nonexistent").output().expect("starts");
     let absent = run(&["drill", "list"]);
     assert_eq!(code(&absent), 3);
     assert!(err(&absent).contains("holdfast-drill"), "{}", err(&absent));
 
-    let drill = folder.file("holdfast-drill", "#!/bin/sh\necho \"$@\"\nexit 2\n");
-    fs::set_permissions(&drill, fs::Permissions::from_mode(0o755)).expect("ours");
+    let script = folder.file("script", "#!/bin/sh\necho \"$@\"\nexit 2\n");
+    install(&script, &folder.path("holdfast-drill"));
     let present = run(&["drill", "run", "balancer-killed", "--repeat", "2", "--json"]);
     assert_eq!((code(&present), out(&present).as_str()), (2, "drill run balancer-killed --repeat 2 --json\n"));
     assert_eq!(out(&run(&["lab", "--help"])), "lab --help\n");
