@@ -81,11 +81,12 @@ impl KeeperLink {
         match self.end.send(message, fd) {
             Ok(()) => true,
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => false,
-            // Too long, or the keeper is gone (then receiving says so).
-            Err(_) => {
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
                 self.dropped += 1;
                 true
             }
+            // The keeper is gone: receiving says so.
+            Err(_) => true,
         }
     }
 }

@@ -1,0 +1,263 @@
+//! The real worker, in a network namespace, under a stand-in for the keeper. Needs root, `ip` and network namespaces.
+
+use holdfast::keeper::channel::{End, KeeperEnd, Received};
+use holdfast::os::fdpass;
+use holdfast_node::keeper::ipc::{ToKeeper, ToWorker, VipRecord};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longer than any step takes on a busy machine, so that a test that fails does so instead of hanging.
+const LONG: Duration = Duration::from_secs(30);
+const VIP: &str = "192.0.2.10";
+
+/// A namespace with one cable (`eth0`, 10.0.0.1), and directories; all is removed at the end.
+struct Host {
+    namespace: String,
+    dir: PathBuf,
+}
+
+impl Host {
+    fn new(vip: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("hfwk{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let dir = std::env::temp_dir().join(&name);
+        std::fs::create_dir_all(&dir).expect("a fresh directory");
+        let host = Self { namespace: name, dir };
+        run("ip", &["netns", "add", &host.namespace]);
+        host.ip("link set lo up");
+        host.ip("link add eth0 type veth peer name far0");
+        host.ip("address add 10.0.0.1/24 dev eth0");
+        host.ip("link set eth0 up");
+        host.ip("link set far0 up");
+        let config = format!(
+            "[node]\nname = \"a\"\n\n[[vip]]\nname = \"web\"\naddresses = [\"{VIP}/32\"]\n\
+             vrrp = {{ interface = \"eth0\", vrid = 10, priority = 254, interval = \"100ms\" }}\n{vip}"
+        );
+        std::fs::write(host.dir.join("holdfast.toml"), config).expect("writable");
+        host
+    }
+
+    fn ip(&self, arguments: &str) -> String {
+        let mut all = vec!["-n", self.namespace.as_str()];
+        all.extend(arguments.split_whitespace());
+        run("ip", &all)
+    }
+
+    fn has_vip(&self) -> bool {
+        self.ip("-o address show dev eth0").contains(VIP)
+    }
+
+    fn until(&self, what: &str, mut true_now: impl FnMut() -> bool) {
+        let end = Instant::now() + LONG;
+        while !true_now() {
+            assert!(Instant::now() < end, "never: {what}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn client(&self, words: &[&str]) -> (Option<i32>, String) {
+        let runtime = self.dir.join("run").display().to_string();
+        let output = Command::new(env!("CARGO_BIN_EXE_holdfast"))
+            .args(["--runtime-dir", &runtime])
+            .args(words)
+            .output()
+            .expect("the program starts");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.namespace]).status();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().expect("iproute2 is installed");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {}: {error}", arguments.join(" "));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A worker and the keeper's end of its line.
+struct Worker {
+    child: Child,
+    keeper: Option<KeeperEnd>,
+    started: Instant,
+}
+
+impl Worker {
+    fn start(host: &Host) -> Self {
+        let (keeper, worker) = fdpass::pair().expect("sockets");
+        // The child inherits this one; ours is closed right after.
+        rustix::io::fcntl_setfd(&worker, rustix::io::FdFlags::empty()).expect("ours");
+        let path = |name: &str| host.dir.join(name).display().to_string();
+        let started = Instant::now();
+        let child = Command::new("ip")
+            .args(["netns", "exec", &host.namespace, env!("CARGO_BIN_EXE_holdfast")])
+            .args(["--config", &path("holdfast.toml")])
+            .args(["--runtime-dir", &path("run"), "--state-dir", &path("state")])
+            .args(["worker", "--ipc-fd", &worker.as_raw_fd().to_string()])
+            .spawn()
+            .expect("the worker starts");
+        drop::<OwnedFd>(worker);
+        Self { child, keeper: Some(End::new(keeper)), started }
+    }
+
+    fn keeper(&mut self) -> &mut KeeperEnd {
+        self.keeper.as_mut().expect("still held")
+    }
+
+    /// The next message.
+    fn hear(&mut self) -> ToKeeper {
+        let end = Instant::now() + LONG;
+        while Instant::now() < end {
+            match self.keeper().receive().expect("the line works") {
+                Received::Message(message, _) => return message,
+                Received::Empty => std::thread::sleep(Duration::from_micros(200)),
+                Received::Closed => panic!("the worker is gone"),
+            }
+        }
+        panic!("the worker says nothing");
+    }
+
+    fn boot(&mut self, resume: &[(&str, u64)]) {
+        assert!(matches!(self.hear(), ToKeeper::Hello { .. }), "the first message is the greeting");
+        let resume = resume.iter().map(|(v, e)| ((*v).to_owned(), *e)).collect();
+        let boot = ToWorker::Boot { resume, crashed_before: 0, former_end: String::new() };
+        self.keeper().send(&boot, None).expect("sent");
+    }
+
+    /// The first record of the VIP that satisfies `wanted`.
+    fn record(&mut self, wanted: impl Fn(&VipRecord) -> bool) -> VipRecord {
+        loop {
+            match self.hear() {
+                ToKeeper::Owner(record) if wanted(&record) => return record,
+                _ => {}
+            }
+        }
+    }
+
+    fn active(&mut self) -> VipRecord {
+        self.record(|r| r.active && !r.addresses.is_empty())
+    }
+
+    fn ends(&mut self) -> ExitStatus {
+        let end = Instant::now() + LONG;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("our child") {
+                return status;
+            }
+            assert!(Instant::now() < end, "the worker never ends");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_worker_takes_the_address_tells_the_keeper_first_and_gives_it_back_at_stop() {
+    let host = Host::new("");
+    let mut worker = Worker::start(&host);
+    worker.boot(&[]);
+    let record = worker.active();
+    assert_eq!((record.vip.as_str(), record.interval), ("web", Duration::from_millis(100)));
+    assert!(record.resign.is_some(), "the priority-0 advert is prepared");
+    host.until("the address is there", || host.has_vip());
+    let (code, status) = host.client(&["status", "--json"]);
+    assert!(matches!(code, Some(0..=2)), "{code:?}");
+    assert!(status.contains("\"advert_late_p99_us\""), "{status}");
+    let (_, events) = host.client(&["events", "--json"]);
+    assert!(events.contains("\"vip_state\""), "{events}");
+    worker.keeper().send(&ToWorker::Stop { deadline: Duration::from_secs(5) }, None).expect("sent");
+    let mut beats = 0;
+    let last = loop {
+        match worker.hear() {
+            ToKeeper::Stopped => break None,
+            ToKeeper::Beat => beats += 1,
+            ToKeeper::Owner(record) => assert!(beats < 1_000, "{record:?}"),
+            other => break Some(other),
+        }
+    };
+    assert_eq!(last, None);
+    assert!(!host.has_vip(), "released before it says so");
+    assert!(worker.ends().success());
+    let journal = std::fs::read_to_string(host.dir.join("state/events.jsonl")).expect("written");
+    assert!(journal.contains("\"event\":\"stopped\""), "{journal}");
+}
+
+#[test]
+fn a_new_worker_resumes_what_a_killed_one_held() {
+    let host = Host::new("");
+    let mut first = Worker::start(&host);
+    first.boot(&[]);
+    let record = first.active();
+    host.until("the address is there", || host.has_vip());
+    first.child.kill().expect("our child");
+    let killed = Instant::now();
+    drop(first);
+    let mut second = Worker::start(&host);
+    second.boot(&[("web", record.role_epoch)]);
+    let again = second.active();
+    println!("active again {:?} after exec, {:?} after the kill", second.started.elapsed(), killed.elapsed());
+    assert!(again.role_epoch >= record.role_epoch);
+    host.until("the address is there", || host.has_vip());
+    let journal = host.dir.join("state/events.jsonl");
+    host.until("the journal goes on", || {
+        let text = std::fs::read_to_string(&journal).unwrap_or_default();
+        text.matches("\"event\":\"started\"").count() == 2
+    });
+    let text = std::fs::read_to_string(&journal).expect("written");
+    let ids: Vec<u64> =
+        text.lines().filter_map(|l| serde_json::from_str::<serde_json::Value>(l).ok()?.get("id")?.as_u64()).collect();
+    assert!(ids.is_sorted_by(|a, b| a < b), "ids go on over the restart: {ids:?}");
+}
+
+#[test]
+fn a_worker_whose_keeper_is_gone_releases_all_and_ends() {
+    let host = Host::new("");
+    let mut worker = Worker::start(&host);
+    worker.boot(&[]);
+    worker.active();
+    host.until("the address is there", || host.has_vip());
+    worker.keeper = None;
+    assert!(worker.ends().success());
+    assert!(!host.has_vip());
+}
+
+#[test]
+fn a_signal_to_the_worker_itself_changes_nothing() {
+    let host = Host::new("");
+    let mut worker = Worker::start(&host);
+    worker.boot(&[]);
+    worker.active();
+    host.until("the control socket answers", || host.client(&["status", "--json"]).0 != Some(3));
+    let pid = i32::try_from(worker.child.id()).expect("a pid");
+    for signal in [nix::sys::signal::SIGTERM, nix::sys::signal::SIGINT, nix::sys::signal::SIGHUP] {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).expect("our child");
+    }
+    for _ in 0..10 {
+        while worker.hear() != ToKeeper::Beat {}
+    }
+    assert!(host.has_vip());
+}
+
+#[test]
+fn without_a_greeting_answered_the_worker_takes_nothing() {
+    let host = Host::new("");
+    let mut worker = Worker::start(&host);
+    assert!(matches!(worker.hear(), ToKeeper::Hello { .. }));
+    worker.keeper = None;
+    assert!(!worker.ends().success());
+    assert!(!host.has_vip());
+}
