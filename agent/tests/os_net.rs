@@ -125,6 +125,16 @@ fn find(socket: &mut AddressSocket, ip: impl Into<IpAddr>) -> Vec<Address> {
     socket.dump_addresses().expect("dump").into_iter().filter(|a| a.ip == ip).collect()
 }
 
+/// Waits up to five seconds. What a process of another test inherited between fork and exec stays open that long, and
+/// the segment has its own speed.
+fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Takes every capability but these from the calling thread.
 fn keep_only(capabilities: rustix::thread::CapabilitySet) {
     let sets = rustix::thread::CapabilitySets {
@@ -335,8 +345,8 @@ fn every_step_works_with_net_admin_and_net_raw_alone() {
         executor.execute(&Step::CloseVrrp { ifindex }).expect("closed");
         executor.execute(&Step::CloseVrrp { ifindex }).expect("closed already");
         assert!(executor.sender(ifindex).is_none());
-        assert_eq!(proc_net("packet").lines().count(), 1, "no packet socket is left");
-        assert_eq!(proc_net("raw").lines().count(), 1, "no raw socket is left");
+        eventually("no packet socket is left", || proc_net("packet").lines().count() == 1);
+        eventually("no raw socket is left", || proc_net("raw").lines().count() == 1);
     });
 }
 
@@ -583,7 +593,7 @@ fn an_advert_crosses_the_segment_with_ttl_255_and_is_heard_once() {
         two.ip("link set eth0 up");
         back.send(Ipv4Addr::new(10, 0, 0, 2), &payload).expect("works again without reopening");
         drop(receiver);
-        assert!(!two.ip("maddress show dev eth0").contains("224.0.0.18"), "left the group");
+        eventually("left the group", || !two.ip("maddress show dev eth0").contains("224.0.0.18"));
     });
 }
 
@@ -744,11 +754,7 @@ fn the_neighbour_believes_an_announcement() {
     two.ip("neighbour replace 10.0.0.1 lladdr 02:00:00:00:00:99 nud stale dev eth0");
     one.ip("link set eth0 address 02:00:00:00:00:11");
     one.enter(|| Announcer::new().announce(index("eth0"), Ipv4Addr::new(10, 0, 0, 1).into()).expect("announced"));
-    let deadline = Instant::now() + Duration::from_secs(2);
-    while !two.ip("neighbour show 10.0.0.1").contains("02:00:00:00:00:11") {
-        assert!(Instant::now() < deadline, "{}", two.ip("neighbour show"));
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    eventually("the neighbour knows", || two.ip("neighbour show 10.0.0.1").contains("02:00:00:00:00:11"));
 }
 
 #[test]
@@ -772,7 +778,7 @@ fn a_probe_is_answered_by_the_target_alone() {
         two.ip("link set eth0 arp off");
         assert!(!arp::probe(eth0, source, target, 2, short).await.expect("probed"));
         assert!(arp::probe(9999, source, target, 2, short).await.is_err());
-        assert_eq!(proc_net("packet").lines().count(), 1, "its socket is closed");
+        eventually("its socket is closed", || proc_net("packet").lines().count() == 1);
     });
 }
 
@@ -793,7 +799,8 @@ fn established_connections_are_counted_by_their_local_address() {
             let client =
                 socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::STREAM, None).expect("open");
             client.bind(&SocketAddr::new(from, 0).into()).expect("bound");
-            client.connect(&to.into()).expect("connected");
+            // IPv6 has no route until it has noticed that the link is up.
+            eventually("connected", || client.connect(&to.into()).is_ok());
             client
         };
         let count = |ips: &[IpAddr]| diag::established(ips).expect("counted");
@@ -813,11 +820,7 @@ fn established_connections_are_counted_by_their_local_address() {
         assert_eq!(count(&[]), 0);
         drop((first, second, third));
         drop(accepted);
-        let deadline = Instant::now() + Duration::from_secs(2);
-        while count(&[four, six]) != 0 {
-            assert!(Instant::now() < deadline, "closed ones don't count");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        eventually("closed ones don't count", || count(&[four, six]) == 0);
     });
 }
 
