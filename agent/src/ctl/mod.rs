@@ -60,5 +60,8 @@ fn start_keeper(places: &cli::Places) -> ExitCode {
         worker_argv.push(word.to_owned());
     }
     let runtime_dir = places.runtime_dir.clone();
-    keeper::run(KeeperOptions { worker_argv, runtime_dir, stop_deadline: STOP_DEADLINE })
+    let code = keeper::run(KeeperOptions { worker_argv, runtime_dir, stop_deadline: STOP_DEADLINE });
+    // The worker that made it may not write to this directory any more. Absent: no worker came that far.
+    let _ = std::fs::remove_file(places.runtime_dir.join(server::SOCKET));
+    code
 }

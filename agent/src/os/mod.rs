@@ -8,7 +8,6 @@ pub mod asyncfd;
 pub mod caps;
 pub mod diag;
 pub mod fdpass;
-pub mod inherit;
 pub mod link;
 pub mod monitor;
 mod netlink;

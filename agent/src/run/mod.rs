@@ -34,7 +34,7 @@ mod testing;
 
 use crate::balancer::watch;
 use crate::keeper::channel::{End, Received, WorkerEnd};
-use crate::os::{caps, inherit, sched};
+use crate::os::{caps, process, sched};
 use crate::{config, ctl};
 use holdfast_node::keeper::ipc::{ToKeeper, ToWorker};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -81,7 +81,8 @@ pub fn worker(options: WorkerOptions) -> ExitCode {
 fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     let begun = Instant::now();
     let mut notes = Vec::new();
-    let keeper = inherit::take(options.ipc_fd).map_err(|e| format!("keeper's socket {}: {e}", options.ipc_fd))?;
+    let keeper =
+        process::take_inherited(options.ipc_fd).map_err(|e| format!("keeper's socket {}: {e}", options.ipc_fd))?;
     let mut keeper: WorkerEnd = End::new(keeper);
     let config = config::load(&options.config).map_err(|e| e.to_string())?;
     // The keeper answers while we go on.
