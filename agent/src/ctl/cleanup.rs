@@ -1,10 +1,10 @@
-//! The last net: addresses with our mark that no agent holds any more.
+//! The last net: what a killed agent left that nobody holds any more.
 
-use super::{exit, instance};
+use super::{exit, instance, server};
 use crate::os::addr::AddressSocket;
 use std::path::Path;
 
-/// Removes every address with our mark, unless an agent runs with this runtime directory.
+/// Removes every address with our mark and a stale control socket, unless an agent runs with this runtime directory.
 pub(super) fn run(runtime_dir: &Path) -> u8 {
     let _lock = match instance::lock(runtime_dir) {
         Ok(lock) => lock,
@@ -13,6 +13,7 @@ pub(super) fn run(runtime_dir: &Path) -> u8 {
             return exit::FAILED;
         }
     };
+    server::remove_stale(runtime_dir);
     let result = AddressSocket::open().and_then(|mut socket| {
         let marked: Vec<_> = socket.dump_addresses()?.into_iter().filter(|address| address.marked).collect();
         Ok((socket, marked))

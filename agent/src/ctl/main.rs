@@ -1,7 +1,7 @@
 //! From words to an exit code.
 
 use super::cli::{Cli, Command, Places};
-use super::{check, cleanup, commands, exit, external, instance, keygen};
+use super::{check, cleanup, commands, exit, external, instance, keygen, server};
 use crate::config;
 use clap::{CommandFactory as _, Parser as _};
 use std::ffi::OsString;
@@ -80,5 +80,8 @@ fn agent(places: &Places) -> ExitCode {
             return ExitCode::from(exit::FAILED);
         }
     };
-    super::start_keeper(places)
+    let code = super::start_keeper(places);
+    // The worker could not: its user doesn't own the directory. We hold the lock, so nobody else made it anew.
+    server::remove_stale(&places.runtime_dir);
+    code
 }

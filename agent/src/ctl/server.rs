@@ -69,6 +69,15 @@ pub fn bind(runtime_dir: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
+/// Removes the socket file if nobody listens on it.
+pub(super) fn remove_stale(runtime_dir: &Path) {
+    let path = runtime_dir.join(SOCKET);
+    if std::os::unix::net::UnixStream::connect(&path).is_err() {
+        // Not there is as good as removed; else the next agent replaces it.
+        let _ = std::fs::remove_file(&path);
+    }
+}
+
 /// Answers until `stop`, and a second longer so that clients can read the end. A client that goes away cancels
 /// nothing that it asked for.
 pub async fn serve(listener: UnixListener, api: ApiHandle, stop: CancellationToken) {

@@ -1,0 +1,199 @@
+//! The whole agent in a network namespace of its own: start, serve clients, end. Needs root; without, it says so and is
+//! skipped.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const VIP: &str = "192.0.2.10/32";
+/// Nothing here takes a tenth of it; only a hang does.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn root() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: network namespaces need root");
+    }
+    root
+}
+
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A namespace with an interface `eth0`, a folder, and at most one agent. All of it goes at the end.
+struct Host {
+    name: String,
+    folder: PathBuf,
+    agent: Option<Child>,
+}
+
+impl Host {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("hfrun{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(&name);
+        fs::create_dir(&folder).expect("a fresh name");
+        let host = Self { name, folder, agent: None };
+        host.ip("netns add NAME");
+        host.ip("-n NAME link add eth0 type veth peer name far");
+        host.ip("-n NAME link set eth0 up");
+        host.ip("-n NAME link set far up");
+        host.ip("-n NAME address add 10.0.0.1/24 dev eth0");
+        let vrrp = "{ interface = \"eth0\", vrid = 7, priority = 254 }";
+        let config = format!("[node]\nname = \"a\"\n[[vip]]\nname = \"web\"\naddresses = [\"{VIP}\"]\nvrrp = {vrrp}\n");
+        fs::write(host.folder.join("holdfast.toml"), config).expect("writable");
+        host
+    }
+
+    fn ip(&self, words: &str) -> String {
+        let words = words.replace("NAME", &self.name);
+        let output = Command::new("ip").args(words.split(' ')).output().expect("iproute2 is installed");
+        assert!(output.status.success(), "ip {words}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, env!("CARGO_BIN_EXE_holdfast")]).args(words);
+        for (option, name) in [("--config", "holdfast.toml"), ("--runtime-dir", "run"), ("--state-dir", "state")] {
+            command.arg(option).arg(self.folder.join(name));
+        }
+        command
+    }
+
+    fn holdfast(&self, words: &[&str]) -> Output {
+        self.command(words).output().expect("it starts")
+    }
+
+    /// Starts the agent and waits until it holds the address.
+    fn start(&mut self) {
+        let log = fs::File::create(self.folder.join("log")).expect("writable");
+        self.agent = Some(self.command(&["run"]).stdout(Stdio::null()).stderr(log).spawn().expect("it starts"));
+        until("the address comes", || self.holds().then_some(()));
+    }
+
+    fn holds(&self) -> bool {
+        self.ip("-n NAME address show dev eth0").contains(VIP)
+    }
+
+    fn keeper(&self) -> i32 {
+        let agent = self.agent.as_ref().expect("it was started");
+        i32::try_from(agent.id()).expect("a pid")
+    }
+
+    fn worker(&self) -> i32 {
+        let keeper = self.keeper();
+        let children = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children")).expect("it runs");
+        children.split_whitespace().next().and_then(|pid| pid.parse().ok()).expect("the worker")
+    }
+
+    fn wait(&mut self) -> Option<i32> {
+        let mut agent = self.agent.take().expect("it was started");
+        until("the agent ends", || agent.try_wait().expect("our child")).code()
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(mut agent) = self.agent.take() {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn kill(pid: i32, signal: nix::sys::signal::Signal) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).expect("it runs");
+}
+
+/// Gone, or only waiting to be reaped.
+fn ended(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.map_or(true, |stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['Z', 'X'])))
+}
+
+#[test]
+fn the_agent_serves_its_clients_refuses_a_second_one_and_leaves_nothing_behind() {
+    if !root() {
+        return;
+    }
+    let mut host = Host::new();
+    host.start();
+
+    let status = host.holdfast(&["status", "--json"]);
+    let code = status.status.code();
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
+    let expected = match status["verdict"].as_str() {
+        Some("ok") => 0,
+        Some("degraded") => 1,
+        verdict => panic!("{verdict:?}"),
+    };
+    assert_eq!(code, Some(expected));
+    assert_eq!((&status["node"], &status["vips"][0]["state"]), (&"a".into(), &"active".into()), "{status:#}");
+    let events = host.holdfast(&["events"]);
+    assert!(String::from_utf8_lossy(&events.stdout).contains("-> active"), "{}", host.log());
+
+    let second = host.holdfast(&["run"]);
+    assert_eq!(second.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(said.contains(&format!("another agent (pid {})", host.keeper())), "{said}");
+
+    // Nobody else can serve: refused, and nothing moves.
+    let drain = host.holdfast(&["drain", "--reason", "test"]);
+    assert_eq!(drain.status.code(), Some(10), "{}", String::from_utf8_lossy(&drain.stderr));
+    assert!(host.holds());
+
+    let worker = host.worker();
+    kill(host.keeper(), nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(host.wait(), Some(0), "{}", host.log());
+    assert!(!host.holds(), "the address stayed");
+    assert!(!PathBuf::from(format!("/proc/{worker}")).exists(), "the worker stayed");
+    assert!(!host.folder.join("run/holdfast.sock").exists(), "the socket stayed");
+    assert_eq!(host.holdfast(&["status"]).status.code(), Some(3));
+}
+
+#[test]
+fn cleanup_removes_what_a_killed_agent_left_and_touches_nothing_while_one_runs() {
+    if !root() {
+        return;
+    }
+    let mut host = Host::new();
+    host.start();
+    let refused = host.holdfast(&["cleanup"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(host.holds(), "cleanup took a running agent's address");
+
+    let worker = host.worker();
+    // The worker first: it must not see the keeper go. It is stopped so that nothing restarts it in between.
+    kill(host.keeper(), nix::sys::signal::Signal::SIGSTOP);
+    kill(worker, nix::sys::signal::Signal::SIGKILL);
+    kill(host.keeper(), nix::sys::signal::Signal::SIGKILL);
+    host.wait();
+    // Until then its socket still listens, and counts as in use.
+    until("the killed worker ends", || ended(worker).then_some(()));
+    // An address of somebody else, in the agent's place and with an end of its own.
+    host.ip("-n NAME address add 192.0.2.11/32 dev eth0");
+    let cleaned = host.holdfast(&["cleanup"]);
+    assert_eq!(cleaned.status.code(), Some(0), "{}", String::from_utf8_lossy(&cleaned.stderr));
+    assert!(!host.holds(), "the address stayed");
+    assert!(host.ip("-n NAME address show dev eth0").contains("192.0.2.11/32"), "it took a foreign address");
+    assert!(!host.folder.join("run/holdfast.sock").exists(), "the socket stayed");
+    let again = host.holdfast(&["cleanup"]);
+    assert_eq!((again.status.code(), again.stdout.as_slice()), (Some(0), &[][..]));
+}
