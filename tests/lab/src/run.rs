@@ -90,27 +90,39 @@ impl Session {
                 return Err(e);
             }
         }
+        // What can't run says so at once.
+        std::thread::sleep(Duration::from_millis(200));
+        if let Some(dead) = subject.ended() {
+            let logs = last_lines(place.fabric.directory(), 15);
+            subject.stop();
+            bail!("{dead} ended as soon as it was started\n{logs}");
+        }
         Ok(Self { subject, responder_thread: responder.thread(), _responder: responder, place })
     }
 
     /// The end of each log, for a run that failed.
     fn logs(&self) -> String {
-        let mut text = String::new();
-        let Ok(dir) = std::fs::read_dir(self.place.fabric.directory()) else { return text };
-        let mut files: Vec<PathBuf> = dir.filter_map(|e| Some(e.ok()?.path())).collect();
-        files.sort();
-        for f in files.iter().filter(|f| f.extension().is_some_and(|e| e == "log" || e == "err")) {
-            let all = std::fs::read_to_string(f).unwrap_or_default();
-            let lines: Vec<&str> = all.lines().collect();
-            if !lines.is_empty() {
-                text += &format!("--- {} (last lines)\n", f.display());
-                for l in &lines[lines.len().saturating_sub(15)..] {
-                    text += &format!("    {l}\n");
-                }
+        last_lines(self.place.fabric.directory(), 15)
+    }
+}
+
+/// The last `n` lines of each log in `directory`.
+fn last_lines(directory: &std::path::Path, n: usize) -> String {
+    let mut text = String::new();
+    let Ok(dir) = std::fs::read_dir(directory) else { return text };
+    let mut files: Vec<PathBuf> = dir.filter_map(|e| Some(e.ok()?.path())).collect();
+    files.sort();
+    for f in files.iter().filter(|f| f.extension().is_some_and(|e| e == "log" || e == "err")) {
+        let all = std::fs::read_to_string(f).unwrap_or_default();
+        let lines: Vec<&str> = all.lines().collect();
+        if !lines.is_empty() {
+            text += &format!("--- {} (last lines)\n", f.display());
+            for l in &lines[lines.len().saturating_sub(n)..] {
+                text += &format!("    {l}\n");
             }
         }
-        text
     }
+    text
 }
 
 /// The subject that the options name.
@@ -148,7 +160,15 @@ pub fn drill(drill: &Drill, o: &Options) -> Result<Report> {
     while report.valid() < o.repeat && errors < 2 && voids <= VOIDS_MAX {
         let s = match session.as_mut() {
             Some(s) => s,
-            None => session.insert(Session::start(o)?),
+            None => match Session::start(o) {
+                Ok(s) => session.insert(s),
+                Err(e) if e.downcast_ref::<env::Lacks>().is_some() => return Err(e),
+                Err(e) => {
+                    eprintln!("{}: {e:#}", drill.name);
+                    report.errors.push(format!("{e:#}").lines().next().unwrap_or_default().to_owned());
+                    break;
+                }
+            },
         };
         match one_run(drill, o, s) {
             Ok(run) => {
@@ -344,7 +364,10 @@ fn record(t: Times, loads: Loads, instruments: Instruments, place: &Place) -> Re
 
 fn one_run(drill: &Drill, o: &Options, s: &mut Session) -> Result<Run> {
     let instruments = Instruments::start(&s.place)?;
-    instruments.await_owner(Lb::Lb1, "before the drill")?;
+    if let Err(e) = instruments.await_owner(Lb::Lb1, "before the drill") {
+        let dead = s.subject.ended().map(|d| format!("; {d} has ended")).unwrap_or_default();
+        bail!("{e:#}{dead}");
+    }
     if drill.fault == Fault::Failback && !o.twin {
         s.subject.drain(&s.place, Lb::Lb1).context("drain before a failback")?;
         instruments.await_owner(Lb::Lb2, "drained before a failback")?;

@@ -59,7 +59,7 @@ impl Holdfast {
             std::fs::create_dir_all(place.file(&format!("{}-{d}", lb.name())))?;
         }
         if !program.exists() {
-            std::fs::copy(&self.binary, &program).with_context(|| format!("copy {}", self.binary.display()))?;
+            place_binary(&self.binary, &program)?;
         }
         if place.channel && self.keys.is_none() {
             self.keys = Some([self.keygen(place, Lb::Lb1)?, self.keygen(place, Lb::Lb2)?]);
@@ -143,6 +143,15 @@ impl Holdfast {
     }
 }
 
+/// A name of its own for the binary. What is swapped later is the name, so a hard link does.
+fn place_binary(from: &Path, to: &Path) -> Result<()> {
+    let _absent = std::fs::remove_file(to);
+    if std::fs::hard_link(from, to).is_err() {
+        std::fs::copy(from, to).with_context(|| format!("copy {}", from.display()))?;
+    }
+    Ok(())
+}
+
 fn key_file(place: &Place, lb: Lb) -> PathBuf {
     place.file(&format!("{}-node.key", lb.name()))
 }
@@ -215,7 +224,7 @@ impl Subject for Holdfast {
         let config = place.file(&format!("{}-holdfast.toml", lb.name()));
         if can {
             let fresh = program.with_extension("new");
-            std::fs::copy(&self.binary, &fresh)?;
+            place_binary(&self.binary, &fresh)?;
             std::fs::rename(fresh, program)?;
             std::fs::write(config, self.config(place, lb)?)?;
         } else {
@@ -245,6 +254,10 @@ impl Subject for Holdfast {
 
     fn undrain(&mut self, place: &Place, lb: Lb) -> Result<()> {
         self.client(place, lb, &["undrain"]).map(|_| ())
+    }
+
+    fn ended(&mut self) -> Option<String> {
+        self.daemons.iter_mut().flatten().find_map(|d| (!d.alive()).then(|| d.label.clone()))
     }
 
     fn stop(&mut self) {

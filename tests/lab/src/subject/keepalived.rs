@@ -165,6 +165,10 @@ impl Subject for Keepalived {
         self.start_daemon(place, lb)
     }
 
+    fn ended(&mut self) -> Option<String> {
+        self.hosts.iter_mut().filter_map(|h| h.daemon.as_mut()).find_map(|d| (!d.alive()).then(|| d.label.clone()))
+    }
+
     fn stop(&mut self) {
         for lb in Lb::BOTH {
             let pids = self.agent(lb);

@@ -100,6 +100,9 @@ pub trait Subject {
     /// It was refused or failed.
     fn undrain(&mut self, place: &Place, lb: Lb) -> Result<()>;
 
+    /// A program that should run and has ended, by name.
+    fn ended(&mut self) -> Option<String>;
+
     /// Ends everything on both hosts.
     fn stop(&mut self);
 
