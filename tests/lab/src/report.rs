@@ -188,8 +188,10 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
     }
     // The last sign of a second owner: after the fault for the loser, after the repair for the winner.
     let last_answer = |lb: Lb, s: Span| claims().filter(|a| a.mac == mac(lb) && s.holds(a.at)).map(|a| a.at).max();
+    // When the VIP goes back, the returning owner claims it a moment before it adverts.
+    let settled = Span { to: back.saturating_sub(2 * wire::PROBE).max(m.fault), ..during };
     if claimed.is_some() {
-        set("one_answerer_ms", Some(last_answer(loser, during).map_or(0.0, since)));
+        set("one_answerer_ms", Some(last_answer(loser, settled).map_or(0.0, since)));
     }
     if !m.failback {
         let answered = last_answer(winner, Span { from: m.repair, to: m.end });
