@@ -369,17 +369,20 @@ impl InChild {
         }
     }
 
-    /// Default dispositions first, then nothing blocked.
+    /// Default dispositions first, then nothing blocked. The C library keeps signals 32 and 33 for itself and refuses
+    /// to touch them, yet an ancestor may have left them ignored: the system call is used instead.
     fn reset_signals(&self) {
-        // SAFETY: a zeroed sigaction is SIG_DFL without flags and a zeroed set is empty; plain system calls.
+        const SET_BYTES: usize = 8;
+        // The kernel's struct sigaction, at least as long as on any platform: all zero is SIG_DFL without flags, and a
+        // zeroed set is empty.
+        let zero = [0_u64; 8];
+        let none = std::ptr::null_mut::<u64>();
+        // SAFETY: plain system calls that read `zero`, which is long enough, and write nothing.
         unsafe {
-            let default: libc::sigaction = std::mem::zeroed();
             for signal in 1..=64 {
-                libc::sigaction(signal, &raw const default, std::ptr::null_mut());
+                libc::syscall(libc::SYS_rt_sigaction, signal, zero.as_ptr(), none, SET_BYTES);
             }
-            let mut none: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut none);
-            libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+            libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, zero.as_ptr(), none, SET_BYTES);
         }
     }
 }
