@@ -105,7 +105,7 @@ impl Node {
         self.broadcast(now, &Message::Claim { vip: self.vip_name(id), role_epoch, cause, probe: IpAddr::V4(source) });
     }
 
-    fn on_message(&mut self, now: Instant, peer: PeerId, epoch: u64, message: Message) {
+    pub(crate) fn on_message(&mut self, now: Instant, peer: PeerId, epoch: u64, message: Message) {
         let Some(view) = self.world.peers.get_mut(usize::from(peer.0)) else { return };
         if epoch < view.epoch {
             self.count("messages_of_former_runs");

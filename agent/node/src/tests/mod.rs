@@ -1,4 +1,9 @@
 //! Timelines of whole nodes.
 
 mod alone;
+mod drain;
+mod guards;
+mod kernel;
 pub(crate) mod lab;
+mod pair;
+mod properties;

@@ -1,0 +1,107 @@
+//! Scenarios that each stand on one guard. They run with the guard, and in builds with `mutants` without it: then the
+//! scenario must fail.
+
+use super::lab::*;
+use crate::drain::{LAST_NODE, PEER_UNKNOWN};
+use crate::io::Answer;
+use crate::journal::Kind;
+use holdfast_statesync::channel::PeerId;
+use holdfast_statesync::message::Message;
+use holdfast_vrrp::State;
+
+type Verdict = Result<(), String>;
+
+fn expect(what: &str, holds: bool) -> Verdict {
+    if holds { Ok(()) } else { Err(what.to_owned()) }
+}
+
+pub(crate) fn last_node_refuses() -> Verdict {
+    let mut lab = Lab::settled(&[254, 253], true);
+    lab.kill_balancer(1);
+    lab.run(ms(500));
+    let token = lab.drain(0, &[], false);
+    let by = |by: &str| matches!(lab.answer(0, token), Some(Answer::Refused { interlock, .. }) if interlock == by);
+    expect("refused by last-node", by(LAST_NODE))?;
+    expect("nothing stored", lab.hosts[0].intents.drain.is_none())?;
+    lab.run(ms(1_000));
+    expect("nothing moved", lab.owners() == [0] && lab.unowned_max.is_zero())
+}
+
+pub(crate) fn stale_word_refuses() -> Verdict {
+    let mut lab = Lab::settled(&[254, 253], true);
+    lab.cut_channels(0, true);
+    lab.run(ms(500));
+    let token = lab.drain(0, &[], false);
+    let by = |by: &str| matches!(lab.answer(0, token), Some(Answer::Refused { interlock, .. }) if interlock == by);
+    expect("refused by peer-unknown", by(PEER_UNKNOWN))?;
+    lab.run(ms(1_000));
+    expect("nothing moved", lab.owners() == [0])
+}
+
+pub(crate) fn only_shared_vips_are_touched() -> Verdict {
+    let mut lab = Lab::new(&[254, 253], true);
+    // lb0 runs another VIP, so "web" isn't shared.
+    lab.hosts[0].config.vips[0].name = name("other");
+    lab.hosts[0].config.vips[0].vrrp.vrid = holdfast_vrrp::Vrid::new(11).expect("a vrid");
+    lab.hosts[0].config.vips[0].addresses[0].ip = "192.0.2.11".parse().expect("an address");
+    lab.start(0);
+    lab.start(1);
+    lab.run(ms(200));
+    let now = lab.now;
+    let node = lab.hosts[1].node.as_mut().expect("a node");
+    let epoch = node.world().peers[0].epoch;
+    let take = Message::TakeNow { vip: "web".to_owned(), role_epoch: u64::MAX, linger: false };
+    node.on_message(now, PeerId(0), epoch, take);
+    expect("not taken", node.world().vips[0].state == State::Backup)
+}
+
+pub(crate) fn only_marked_leftovers_are_scrubbed() -> Verdict {
+    let mut lab = Lab::new(&[254, 253], false);
+    let other = "192.0.2.77".parse().expect("an address");
+    lab.hosts[1].kernel.insert((2, VIP, 32), (false, None));
+    lab.hosts[1].kernel.insert((2, other, 32), (true, None));
+    lab.start(0);
+    lab.start(1);
+    lab.run(ms(2_000));
+    expect("the marked one is gone", !lab.hosts[1].kernel.contains_key(&(2, other, 32)))?;
+    expect("and it was said", lab.has(1, |k| matches!(k, Kind::Scrubbed { .. })))?;
+    expect("the other one is somebody's", lab.hosts[1].kernel.contains_key(&(2, VIP, 32)))
+}
+
+pub(crate) fn a_claimer_is_probed_before_the_owner_yields() -> Verdict {
+    let mut lab = Lab::settled(&[254, 253], true);
+    lab.mute.insert(0);
+    lab.run(ms(3_000));
+    expect("the owner keeps what it can serve", lab.owners() == [0])
+}
+
+#[test]
+fn a_peer_can_only_touch_vips_that_it_runs_too() {
+    only_shared_vips_are_touched().expect("the guard is on");
+}
+
+#[test]
+fn at_start_marked_leftovers_are_removed_and_nothing_else() {
+    only_marked_leftovers_are_scrubbed().expect("the guard is on");
+}
+
+#[test]
+fn an_owner_probes_before_it_yields() {
+    a_claimer_is_probed_before_the_owner_yields().expect("the guard is on");
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn each_scenario_fails_without_its_guard() {
+    let scenarios: [(&'static str, fn() -> Verdict); 5] = [
+        ("interlock-last-node", last_node_refuses),
+        ("fresh-claim-only", stale_word_refuses),
+        ("shared-vips-only", only_shared_vips_are_touched),
+        ("scrub-only-marked", only_marked_leftovers_are_scrubbed),
+        ("probe-before-yield", a_claimer_is_probed_before_the_owner_yields),
+    ];
+    assert_eq!(scenarios.map(|(guard, _)| guard), crate::mutants::NAMES);
+    for (guard, scenario) in scenarios {
+        assert!(crate::mutants::with_off(guard, scenario).is_err(), "passes without {guard}");
+    }
+}

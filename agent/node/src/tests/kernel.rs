@@ -1,0 +1,206 @@
+//! What nodes do to the kernel: addresses, sockets, announcements, drift.
+
+use super::lab::*;
+use crate::config::{Hook, HookEvent, VipAddress};
+use crate::io::Link;
+use crate::journal::Kind;
+use crate::{Input, Output, Step};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+fn count(log: &[&Output], test: impl Fn(&Step) -> bool) -> usize {
+    log.iter().filter(|o| matches!(o, Output::Step(step) if test(step))).count()
+}
+
+#[test]
+fn a_deleted_address_is_back_at_once_and_announced_without_a_change_of_role() {
+    let mut lab = Lab::settled(&[254, 253], true);
+    let epoch = lab.node(0).world().vips[0].role_epoch;
+    lab.run(ms(5_000));
+    let since = lab.at();
+    lab.delete_address(0);
+    lab.run(ms(1));
+    assert_eq!(lab.owners(), [0]);
+    let log = lab.log_since(0, since);
+    assert_eq!(count(&log, |s| matches!(s, Step::Announce { .. })), 1, "{log:?}");
+    assert_eq!(lab.node(0).world().vips[0].role_epoch, epoch);
+    assert!(lab.has(0, |k| matches!(k, Kind::AddressVanished { .. })));
+}
+
+#[test]
+fn an_address_that_is_deleted_again_and_again_is_a_fault_and_moves() {
+    let mut lab = Lab::settled(&[254, 253], true);
+    for _ in 0..21 {
+        lab.delete_address(0);
+        lab.run(ms(10));
+    }
+    assert!(lab.has(0, |k| matches!(k, Kind::AddressFault { .. })), "{}", lab.story());
+    assert_eq!(lab.owners(), [1]);
+    lab.run(ms(3_000));
+    assert_eq!(lab.owners(), [0], "tried again after a while");
+}
+
+#[test]
+fn an_address_that_vanishes_on_the_last_node_is_retried_once_a_second() {
+    let mut lab = Lab::settled(&[254], false);
+    for _ in 0..21 {
+        lab.delete_address(0);
+        lab.run(ms(10));
+    }
+    assert!(lab.owners().is_empty());
+    lab.run(ms(2_000));
+    assert_eq!(lab.owners(), [0]);
+}
+
+#[test]
+fn an_owner_whose_address_is_refused_hands_over() {
+    let mut lab = Lab::settled(&[254, 253], true);
+    lab.drain(0, &[], false);
+    lab.run(ms(1_000));
+    lab.hosts[0].add_errno = Some(1);
+    lab.undrain(0);
+    lab.run(ms(800));
+    assert!(lab.has(0, |k| matches!(k, Kind::StepFailed { .. })), "{}", lab.story());
+    assert!(lab.has(0, |k| matches!(k, Kind::AddressFault { .. })));
+    assert_eq!(lab.owners(), [1]);
+    lab.hosts[0].add_errno = None;
+    lab.run(ms(4_000));
+    assert_eq!(lab.owners(), [0]);
+    assert!(lab.unowned_max <= ms(90), "10 + 20 + 40 ms of retries: {:?}", lab.unowned_max);
+}
+
+#[test]
+fn an_owner_refreshes_its_address_every_half_second() {
+    let mut lab = Lab::settled(&[254], false);
+    let since = lab.at();
+    lab.run(ms(5_000));
+    let added = count(&lab.log_since(0, since), |s| matches!(s, Step::AddAddress { .. }));
+    assert!((9..=11).contains(&added), "{added}");
+    lab.crash(0);
+    lab.run(ms(2_100));
+    assert!(lab.owners().is_empty(), "the kernel drops what nobody refreshes");
+}
+
+#[test]
+fn announcements_follow_a_takeover_at_0_50_250_1000_and_5000_ms() {
+    let mut lab = Lab::settled(&[254, 253], true);
+    let since = lab.at();
+    lab.kill_balancer(0);
+    lab.run(ms(7_000));
+    let at = |(at, o): &(Duration, Output)| {
+        (*at >= since && matches!(o, Output::Step(Step::Announce { .. }))).then(|| (*at - since).as_millis())
+    };
+    let times: Vec<u128> = lab.hosts[1].log.iter().filter_map(at).collect();
+    assert_eq!(times, [0, 50, 250, 1_000, 5_000]);
+}
+
+#[test]
+fn a_recreated_interface_works_under_its_new_index() {
+    let mut lab = Lab::settled(&[254, 253], true);
+    lab.hosts[0].present = false;
+    lab.hosts[0].kernel.clear();
+    lab.hosts[0].sockets.clear();
+    lab.feed(0, Input::LinkGone { ifindex: 2 });
+    lab.run(ms(1));
+    assert_eq!(lab.owners(), [1], "handed over");
+    lab.run(ms(1_000));
+    lab.hosts[0].present = true;
+    lab.hosts[0].ifindex = 7;
+    lab.hosts[0].kernel.insert((7, IpAddr::V4(source(0)), 24), (false, None));
+    lab.resync(0);
+    lab.run(ms(2_000));
+    assert_eq!(lab.owners(), [0]);
+    assert!(lab.hosts[0].sockets.contains(&7));
+    assert!(lab.hosts[0].kernel.contains_key(&(7, VIP, 32)));
+}
+
+#[test]
+fn a_rename_in_place_is_taken_as_the_old_interface_gone() {
+    let mut lab = Lab::settled(&[254, 253], true);
+    let link = Link { ifindex: 9, name: eth0(), up: true, mac: [2; 6], mtu: 1500 };
+    lab.feed(0, Input::Link(link));
+    lab.run(ms(1));
+    assert_eq!(lab.owners(), [0, 1], "the lab's kernel still has it on the old index, which we were not told is gone");
+    assert_eq!(lab.node(0).world().vips[0].state, holdfast_vrrp::State::Initialize);
+}
+
+#[test]
+fn without_an_address_of_its_own_a_node_takes_no_part() {
+    let mut lab = Lab::settled(&[254, 253], true);
+    lab.feed(0, Input::AddressGone { ifindex: 2, ip: IpAddr::V4(source(0)), prefix: 24 });
+    lab.run(ms(10));
+    assert_eq!(lab.owners(), [1]);
+    let status = lab.node(0).status(lab.now);
+    assert_eq!(status.vips[0].state, "off");
+    assert!(status.vips[0].reasons[0].contains("no IPv4 address"), "{:?}", status.vips[0].reasons);
+}
+
+#[test]
+fn many_addresses_are_added_in_batches_with_adverts_between() {
+    let mut lab = Lab::new(&[254], false);
+    let address = |n: u16| VipAddress {
+        ip: IpAddr::V4(Ipv4Addr::new(198, 51, (n / 200) as u8, (n % 200) as u8)),
+        prefix: 32,
+        interface: eth0(),
+        advertise: false,
+    };
+    lab.hosts[0].config.vips[0].addresses.extend((0..499).map(address));
+    lab.start(0);
+    lab.run(ms(3_000));
+    assert_eq!(lab.hosts[0].kernel.len(), 501);
+    let mut per_instant = std::collections::BTreeMap::<Duration, usize>::new();
+    for (at, output) in &lab.hosts[0].log {
+        if matches!(output, Output::Step(Step::AddAddress { .. } | Step::Announce { .. })) {
+            *per_instant.entry(*at).or_default() += 1;
+        }
+    }
+    let most = per_instant.values().max().copied().unwrap_or(0);
+    assert!(most <= 200, "100 additions and 100 announcements at most: {most}");
+    lab.feed(0, Input::Stop { deadline: ms(2_000) });
+    lab.run(ms(2_000));
+    assert!(lab.hosts[0].stopped);
+    assert_eq!(lab.hosts[0].kernel.len(), 1, "only its own address is left");
+}
+
+#[test]
+fn an_overrun_of_events_is_made_good_by_the_dump() {
+    let mut lab = Lab::settled(&[254, 253], true);
+    lab.hosts[0].kernel.remove(&(2, VIP, 32));
+    lab.resync(0);
+    lab.run(ms(1));
+    assert_eq!(lab.owners(), [0]);
+}
+
+#[test]
+fn the_ledger_covers_an_address_before_it_is_added_until_after_it_is_removed() {
+    let mut lab = Lab::settled(&[254, 253], true);
+    let record = lab.hosts[0].records[&0].clone();
+    assert!(record.active && record.resign.is_some());
+    assert_eq!(record.addresses, [(2, VIP, 32)]);
+    lab.kill_balancer(0);
+    lab.run(ms(1_000));
+    let record = &lab.hosts[0].records[&0];
+    assert!(!record.active && record.resign.is_none() && record.addresses.is_empty(), "{record:?}");
+}
+
+#[test]
+fn hooks_run_at_active_and_backup_with_the_reason() {
+    let mut lab = Lab::new(&[254], false);
+    let hook = Hook {
+        name: name("tell"),
+        on: vec![HookEvent::Active, HookEvent::Fault],
+        exec: vec!["/bin/true".to_owned()],
+        timeout: ms(1_000),
+    };
+    lab.hosts[0].config.hooks.push(hook);
+    lab.start(0);
+    lab.run(ms(2_000));
+    lab.link(0, false);
+    lab.run(ms(10));
+    let run = |(_, o): &(Duration, Output)| match o {
+        Output::RunHook { hook: 0, environment } => Some(environment[1].1.clone()),
+        _ => None,
+    };
+    let runs: Vec<String> = lab.hosts[0].log.iter().filter_map(run).collect();
+    assert_eq!(runs, ["active", "fault"]);
+}
