@@ -23,7 +23,7 @@ const PROBE_WAIT: Duration = Duration::from_millis(20);
 /// A probe that was never answered is forgotten after this.
 const PROBE_LOST: Duration = Duration::from_millis(500);
 /// "Keep" is an answer to a claim of ours not older than this.
-const CLAIM_OPEN: Duration = Duration::from_secs(2);
+const CLAIM_OPEN: Duration = Duration::from_millis(500);
 
 impl Node {
     pub(crate) fn peer_name(&self, peer: PeerId) -> String {

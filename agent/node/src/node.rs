@@ -52,6 +52,8 @@ pub struct Node {
     pub(crate) reconcile_at: Option<Instant>,
     pub(crate) reconcile_due: bool,
     pub(crate) announcements: VecDeque<(u32, IpAddr)>,
+    /// Not before then, when a batch of announcements has just gone out.
+    pub(crate) announce_at: Option<Instant>,
     pub(crate) report_at: Instant,
     pub(crate) report_due: bool,
     pub(crate) report_sequence: u64,
@@ -127,6 +129,7 @@ impl Node {
             reconcile_at: None,
             reconcile_due: true,
             announcements: VecDeque::new(),
+            announce_at: None,
             report_at: now,
             report_due: false,
             report_sequence: 0,
@@ -276,6 +279,7 @@ impl Node {
             .chain(operators.filter(|at| *at > now))
             .chain(checks)
             .chain(self.reconcile_at)
+            .chain(self.announce_at)
             .min();
         // A node with nothing to do still looks around: what it decides may depend on the age of a word.
         Some(wake.map_or(now + IDLE, |at| at.min(now + IDLE)))

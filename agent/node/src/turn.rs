@@ -133,6 +133,7 @@ impl Node {
     /// Brings one VIP's router to what the plan says.
     fn apply(&mut self, now: Instant, id: VipId) {
         let Some(plan) = self.plan.vips.get(usize::from(id.0)).cloned() else { return };
+        let took_part = self.run(id).router.state() != State::Initialize;
         self.note_fitness(now, id, &plan);
         if let Some((ifindex, source)) = plan.path {
             match self.run(id).path {
@@ -165,9 +166,9 @@ impl Node {
                 }
                 if state != State::Initialize {
                     self.route(now, id, Input::Stop);
-                    if plan.participation == Participation::Off {
-                        self.hooks(id, HookEvent::Fault, &first_reason(&plan));
-                    }
+                }
+                if took_part && plan.participation == Participation::Off {
+                    self.hooks(id, HookEvent::Fault, &first_reason(&plan));
                 }
             }
         }
@@ -328,14 +329,14 @@ impl Node {
                 }
             }
         }
+        if self.announce_at.is_some_and(|at| now < at) {
+            return;
+        }
         let batch = self.announcements.len().min(BATCH);
         for (ifindex, ip) in self.announcements.drain(..batch) {
             self.out.announces.push(Output::Step(Step::Announce { ifindex, ip }));
         }
-        if !self.announcements.is_empty() {
-            let soon = now + BATCH_PAUSE;
-            self.reconcile_at = Some(self.reconcile_at.map_or(soon, |at| at.min(soon)));
-        }
+        self.announce_at = (batch > 0).then(|| now + BATCH_PAUSE);
     }
 
     /// Tells all peers what we are and can.

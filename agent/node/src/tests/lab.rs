@@ -427,6 +427,12 @@ impl Lab {
         }
     }
 
+    /// Counts two owners from now on only.
+    pub(crate) fn forget_duals(&mut self) {
+        self.dual_since = None;
+        self.dual_max = Duration::ZERO;
+    }
+
     fn watch(&mut self, until: Instant) {
         let owners = self.owners();
         let hears = |a: usize, b: usize| !self.cut.contains(&(a, b)) && !self.cut.contains(&(b, a));

@@ -274,7 +274,7 @@ proptest! {
             lab.run(ms(*wait));
         }
         mend(&mut lab);
-        lab.dual_max = Duration::ZERO;
+        lab.forget_duals();
         // Two down times at the lowest priority.
         lab.run(ms(800));
         prop_assert_eq!(lab.owners().len(), 1, "{:?}\n{}", lab.owners(), lab.story());
