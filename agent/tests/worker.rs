@@ -2,7 +2,7 @@
 
 use holdfast::keeper::channel::{End, KeeperEnd, Received};
 use holdfast::os::fdpass;
-use holdfast_node::keeper::ipc::{ToKeeper, ToWorker, VipRecord};
+use holdfast_node::keeper::ipc::{ExecResult, ToKeeper, ToWorker, VipRecord};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
@@ -194,6 +194,41 @@ fn a_worker_takes_the_address_tells_the_keeper_first_and_gives_it_back_at_stop()
     assert!(worker.ends().success());
     let journal = std::fs::read_to_string(host.dir.join("state/events.jsonl")).expect("written");
     assert!(journal.contains("\"event\":\"stopped\""), "{journal}");
+}
+
+#[test]
+fn an_exec_check_is_run_by_the_keeper_and_its_result_counts() {
+    let host = Host::new(
+        "checks = [\"pool\"]\n\n[[check]]\nname = \"pool\"\nexec = [\"/bin/pool-check\", \"-q\"]\ninterval = \"200ms\"\n\
+         fast_interval = \"100ms\"\ntimeout = \"100ms\"\nfall = 2\nrise = 2\n",
+    );
+    let mut worker = Worker::start(&host);
+    worker.boot(&[]);
+    let answer = |worker: &mut Worker, status: i32| loop {
+        if let ToKeeper::Exec { token, argv, timeout, .. } = worker.hear() {
+            assert_eq!(
+                (argv, timeout),
+                (["/bin/pool-check", "-q"].map(str::to_owned).to_vec(), Duration::from_millis(100))
+            );
+            let output = if status == 0 { Vec::new() } else { b"pool is empty\n".to_vec() };
+            let done = ToWorker::ExecDone { token, result: ExecResult::Status(status), output };
+            worker.keeper().send(&done, None).expect("sent");
+            return;
+        }
+    };
+    let check = |host: &Host| {
+        let (_, text) = host.client(&["status", "--json"]);
+        let status: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        status["checks"][0].clone()
+    };
+    while check(&host)["state"] != "passed" {
+        answer(&mut worker, 0);
+    }
+    while check(&host)["state"] != "failed" {
+        answer(&mut worker, 1);
+    }
+    let events = host.client(&["events", "--json"]).1;
+    assert!(events.contains("exit status 1: pool is empty"), "{events}");
 }
 
 #[test]

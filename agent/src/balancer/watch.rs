@@ -182,7 +182,14 @@ pub struct Looker {
 
 impl Looker {
     /// Until the watcher is gone.
-    pub async fn run(self) {
+    pub async fn run(mut self) {
+        if matches!(self.source, ProcessSource::Command(_)) {
+            // Nothing is known, and nothing to say, before the keeper names a process.
+            tokio::select! {
+                known = self.started.wait_for(Option::is_some) => if known.is_err() { return },
+                () = self.found.closed() => return,
+            }
+        }
         let mut finder = Finder::new(self.kind, self.source.clone());
         let mut events = None;
         let mut last: Option<Result<Tree, String>> = None;
@@ -419,7 +426,6 @@ mod tests {
     #[tokio::test]
     async fn a_single_haproxy_that_is_killed_is_gone() {
         let mut lab = Lab::new(BalancerKind::Haproxy, false);
-        assert_eq!(lab.next().await, BalancerState::Unknown { why: "not started yet".to_owned() });
         let pid = lab.haproxy(&["-db"]);
         lab.command(pid);
         assert_eq!(lab.next().await, BalancerState::Alive { pid });
@@ -432,11 +438,7 @@ mod tests {
         let mut lab = Lab::new(BalancerKind::Haproxy, false);
         let pid = lab.haproxy(&["-W"]);
         lab.command(pid);
-        let state = match lab.next().await {
-            BalancerState::Unknown { .. } => lab.next().await,
-            other => other,
-        };
-        assert_eq!(state, BalancerState::Alive { pid });
+        assert_eq!(lab.next().await, BalancerState::Alive { pid });
         let before = lab.until_workers(|w| w.len() == 1).await;
         assert_eq!(lab.quiet(Duration::from_millis(400)).await, None);
         for _ in 0..3 {
