@@ -1,0 +1,173 @@
+//! What the kernel tells.
+
+use crate::world::*;
+use holdfast::os::addr::AddressSocket;
+use holdfast::os::monitor::{Monitor, MonitorEvent};
+use holdfast::reconcile::Executor;
+use holdfast_node::config::InterfaceName;
+use holdfast_node::io::{Address, Step};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Instant;
+
+/// Reads until an event fits; whatever else comes meanwhile is passed over.
+async fn until<R>(monitor: &mut Monitor, mut fits: impl FnMut(&MonitorEvent) -> Option<R>) -> R {
+    loop {
+        let event = monitor.next().await.expect("event");
+        if let Some(found) = fits(&event) {
+            return found;
+        }
+    }
+}
+
+fn is_resync(event: &MonitorEvent) -> Option<Vec<Address>> {
+    match event {
+        MonitorEvent::Resync { addresses, .. } => Some(addresses.clone()),
+        _ => None,
+    }
+}
+
+#[test]
+fn the_first_event_is_everything_and_changes_follow_at_once() {
+    if skipped() {
+        return;
+    }
+    Namespace::with_pair().block_on(|| async {
+        let mut monitor = Monitor::open().expect("open");
+        let mut socket = AddressSocket::open().expect("open");
+        let a = index("v0");
+        match monitor.next().await.expect("event") {
+            MonitorEvent::Resync { links, addresses } => {
+                let found = links.iter().find(|link| link.ifindex == a).expect("listed");
+                assert!(
+                    found.up && found.name.as_str() == "v0" && found.mtu == 1500 && found.mac != [0; 6],
+                    "{found:?}"
+                );
+                assert!(addresses.iter().any(|address| address.ip == IpAddr::from(Ipv4Addr::LOCALHOST)));
+            }
+            other => panic!("a resync comes first, not {other:?}"),
+        }
+        let mut latencies = Vec::new();
+        for _ in 0..50 {
+            socket.add(a, VIP.into(), 32, LIFETIME).expect("added");
+            let found = until(&mut monitor, |event| match event {
+                MonitorEvent::Address(address) if address.ip == IpAddr::from(VIP) => Some(address.clone()),
+                _ => None,
+            });
+            assert!(found.await.marked);
+            let start = Instant::now();
+            socket.remove(a, VIP.into(), 32).expect("removed");
+            until(&mut monitor, |event| match event {
+                MonitorEvent::AddressGone { ifindex, ip, prefix: 32 } => {
+                    (*ifindex == a && *ip == IpAddr::from(VIP)).then_some(())
+                }
+                _ => None,
+            })
+            .await;
+            latencies.push(start.elapsed());
+        }
+        latencies.sort_unstable();
+        println!("removal to event: median {:?}, worst {:?}", latencies[25], latencies[49]);
+        assert_eq!(monitor.overruns(), 0);
+    });
+}
+
+#[test]
+fn lost_events_are_replaced_by_the_complete_state() {
+    if skipped() {
+        return;
+    }
+    Namespace::with_pair().block_on(|| async {
+        let mut monitor = Monitor::open_with_buffer(8 * 1024).expect("open");
+        let mut socket = AddressSocket::open().expect("open");
+        let a = index("v0");
+        until(&mut monitor, is_resync).await;
+        for i in 0..1000u16 {
+            let [high, low] = i.to_be_bytes();
+            socket.add(a, Ipv4Addr::new(10, 9, high, low).into(), 32, LIFETIME).expect("added");
+            if i % 10 != 0 {
+                socket.remove(a, Ipv4Addr::new(10, 9, high, low).into(), 32).expect("removed");
+            }
+        }
+        let addresses = until(&mut monitor, is_resync).await;
+        assert_eq!(addresses.iter().filter(|address| address.marked).count(), 100);
+        assert!(monitor.overruns() > 0);
+        // And it goes on.
+        socket.add(a, VIP.into(), 32, LIFETIME).expect("added");
+        until(&mut monitor, |event| {
+            matches!(event, MonitorEvent::Address(address) if address.ip == IpAddr::from(VIP)).then_some(())
+        })
+        .await;
+    });
+}
+
+#[test]
+fn an_interface_that_is_deleted_and_recreated_works_again_under_its_new_index() {
+    if skipped() {
+        return;
+    }
+    let namespace = Namespace::with_pair();
+    namespace.block_on(|| async {
+        let mut monitor = Monitor::open().expect("open");
+        let mut executor = Executor::new().expect("open");
+        until(&mut monitor, is_resync).await;
+        let old = index("v0");
+        let up = |ifindex| {
+            [
+                Step::OpenVrrp { ifindex, interface: InterfaceName::new("v0").expect("valid") },
+                Step::AddAddress { ifindex, ip: VIP.into(), prefix: 32, lifetime: LIFETIME },
+                Step::Announce { ifindex, ip: VIP.into() },
+            ]
+        };
+        assert_eq!(executor.execute_all(&up(old)), vec![Ok(()); 3]);
+        namespace.ip("link del v0");
+        let mut address_gone = false;
+        until(&mut monitor, |event| {
+            address_gone |= matches!(event, MonitorEvent::AddressGone { ip, .. } if *ip == IpAddr::from(VIP));
+            matches!(event, MonitorEvent::LinkGone { ifindex } if *ifindex == old).then_some(())
+        })
+        .await;
+        assert!(address_gone, "the address goes before its interface");
+        let error = executor.execute(&Step::Announce { ifindex: old, ip: VIP.into() }).expect_err("no interface");
+        assert!([libc::ENODEV, libc::ENXIO].contains(&error.errno), "{error:?}");
+        let error = executor.sender(old).expect("still open").send(VIP, &[0; 12]).expect_err("no interface");
+        assert!(
+            [libc::ENODEV, libc::ENXIO, libc::ENETUNREACH].contains(&error.raw_os_error().expect("errno")),
+            "{error}"
+        );
+        executor.execute(&Step::RemoveAddress { ifindex: old, ip: VIP.into(), prefix: 32 }).expect("gone already");
+        executor.execute(&Step::CloseVrrp { ifindex: old }).expect("closed");
+
+        namespace.ip("link add v0 type veth peer name v1");
+        namespace.ip("link set v0 up");
+        namespace.ip("link set v1 up");
+        let new = until(&mut monitor, |event| match event {
+            MonitorEvent::Link(link) if link.name.as_str() == "v0" && link.up => Some(link.ifindex),
+            _ => None,
+        })
+        .await;
+        assert_ne!(new, old);
+        assert_eq!(executor.execute_all(&up(new)), vec![Ok(()); 3]);
+    });
+}
+
+#[test]
+fn a_port_that_leaves_its_bridge_is_not_gone() {
+    if skipped() {
+        return;
+    }
+    let namespace = Namespace::with_pair();
+    namespace.ip("link add name br type bridge");
+    namespace.ip("link set v0 master br");
+    namespace.block_on(|| async {
+        let mut monitor = Monitor::open().expect("open");
+        until(&mut monitor, is_resync).await;
+        namespace.ip("link set v0 nomaster");
+        namespace.ip("link set v0 mtu 1400");
+        until(&mut monitor, |event| match event {
+            MonitorEvent::LinkGone { ifindex } => panic!("interface {ifindex} is still there"),
+            MonitorEvent::Link(link) => (link.mtu == 1400).then_some(()),
+            _ => None,
+        })
+        .await;
+    });
+}

@@ -1,0 +1,8 @@
+//! Network adapters against a real kernel. Every test has network namespaces of its own, so it needs root; without,
+//! it says so and is skipped.
+
+mod addresses;
+mod events;
+mod segment;
+mod steps;
+mod world;

@@ -1,0 +1,253 @@
+//! What goes over the wire: adverts, announcements, probes.
+
+use crate::world::*;
+use holdfast::os::arp::{self, Announcer};
+use holdfast::os::vrrp::{self, VrrpReceiver};
+use holdfast::reconcile::Executor;
+use holdfast_node::config::InterfaceName;
+use holdfast_node::io::Step;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt};
+use nix::sys::time::TimeVal;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+#[test]
+fn an_advert_crosses_the_segment_with_ttl_255_and_is_heard_once() {
+    if skipped() {
+        return;
+    }
+    let (one, two) = two_hosts();
+    two.ip("link add name other type veth peer name far");
+    two.ip("link set other up");
+    two.ip("link set far up");
+    let source = Ipv4Addr::new(10, 0, 0, 1);
+    let payload: Vec<u8> = (0..16).collect();
+    two.block_on(|| async {
+        let receiver = VrrpReceiver::open(index("eth0")).expect("open");
+        let elsewhere = VrrpReceiver::open(index("other")).expect("open");
+        let back = vrrp::open_send(index("eth0")).expect("open");
+        assert!(two.ip("maddress show dev eth0").contains("224.0.0.18"), "member of the group");
+        let mut buffer = [0; vrrp::PACKET_MAX];
+        one.enter(|| {
+            let sender = vrrp::open_send(index("eth0")).expect("open");
+            sender.send(source, &payload).expect("sent");
+            // What the keeper does: a duplicate, and the payload prepared beforehand.
+            let duplicate: OwnedFd = sender.as_fd().try_clone_to_owned().expect("duplicate");
+            let ifindex = sender.ifindex();
+            drop(sender);
+            vrrp::send(duplicate.as_fd(), ifindex, source, &payload).expect("sent");
+        });
+        for _ in 0..2 {
+            let n = receiver.recv(&mut buffer).await.expect("received");
+            assert_eq!(n, 20 + payload.len());
+            assert_eq!((buffer[0], buffer[1], buffer[8], buffer[9]), (0x45, 0xC0, 255, 112), "IHL, TOS, TTL, protocol");
+            assert_eq!(buffer[12..16], source.octets());
+            assert_eq!(buffer[16..20], vrrp::GROUP.octets());
+            assert_eq!(buffer[20..n], payload);
+        }
+        // Heard by nobody but the receiver of that interface; our own adverts neither.
+        back.send(Ipv4Addr::new(10, 0, 0, 2), &payload).expect("sent");
+        let would_block = |result: io::Result<usize>| result.expect_err("nothing").kind() == io::ErrorKind::WouldBlock;
+        assert!(would_block(receiver.try_recv(&mut buffer)));
+        assert!(would_block(elsewhere.try_recv(&mut buffer)));
+        let queued = recv(back.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT);
+        assert_eq!(queued, Err(nix::errno::Errno::EAGAIN), "a sender queues nothing");
+
+        let foreign = back.send(Ipv4Addr::new(10, 0, 0, 99), &payload).expect_err("not our address");
+        assert_eq!(foreign.raw_os_error(), Some(libc::ENETUNREACH));
+        two.ip("link set eth0 down");
+        let down = back.send(Ipv4Addr::new(10, 0, 0, 2), &payload).expect_err("link is down");
+        println!("send on a link that is down: {down}");
+        two.ip("link set eth0 up");
+        back.send(Ipv4Addr::new(10, 0, 0, 2), &payload).expect("works again without reopening");
+        drop(receiver);
+        eventually("left the group", || !two.ip("maddress show dev eth0").contains("224.0.0.18"));
+    });
+}
+
+/// Waits until the raw sockets of the calling thread's namespace have this many bytes queued; how many they have.
+fn until_queued(bytes: u64) -> u64 {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let table = proc_net("raw");
+        let queues = table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(4)?.split(':').nth(1));
+        let queued = queues.map(|hex| u64::from_str_radix(hex, 16).expect("hexadecimal")).sum();
+        if queued >= bytes {
+            return queued;
+        }
+        assert!(Instant::now() < deadline, "{queued} of {bytes} bytes arrived");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_stalled_receiver_keeps_thousands_of_packets() {
+    if skipped() {
+        return;
+    }
+    let (one, two) = two_hosts();
+    two.block_on(|| async {
+        let receiver = VrrpReceiver::open(index("eth0")).expect("open");
+        // In small lots, each waited for, since the interfaces' own queue would drop from a larger one.
+        let send = |count: usize| {
+            one.enter(|| {
+                let sender = vrrp::open_send(index("eth0")).expect("open");
+                (0..count).for_each(|_| sender.send(Ipv4Addr::new(10, 0, 0, 1), &[0; 12]).expect("sent"));
+            });
+        };
+        send(1);
+        let size = until_queued(1);
+        send(99);
+        for lot in 1..=30 {
+            until_queued(lot * 100 * size);
+            if lot < 30 {
+                send(100);
+            }
+        }
+        let mut buffer = [0; vrrp::PACKET_MAX];
+        let start = Instant::now();
+        for _ in 0..3000 {
+            assert_eq!(receiver.recv(&mut buffer).await.expect("received"), 32);
+        }
+        println!("one packet read: {:?}, {size} bytes of the buffer", start.elapsed() / 3000);
+    });
+}
+
+#[test]
+fn adverts_of_two_interfaces_are_taken_in_turn() {
+    if skipped() {
+        return;
+    }
+    let namespace = Namespace::new();
+    let peer = Namespace::new();
+    for (i, name) in ["x", "y"].into_iter().enumerate() {
+        namespace.ip(&format!("link add name {name} type veth peer name {name} netns {}", peer.name));
+        for (host, end) in [(&namespace, 1), (&peer, 2)] {
+            host.ip(&format!("address add 10.0.{i}.{end}/24 dev {name}"));
+            host.ip(&format!("link set {name} up"));
+        }
+    }
+    namespace.block_on(|| async {
+        let mut executor = Executor::new().expect("open");
+        for name in ["x", "y"] {
+            let interface = InterfaceName::new(name).expect("valid");
+            executor.execute(&Step::OpenVrrp { ifindex: index(name), interface }).expect("open");
+        }
+        let send = |name, source, count| {
+            peer.enter(|| {
+                let sender = vrrp::open_send(index(name)).expect("open");
+                (0..count).for_each(|_| sender.send(source, &[0; 12]).expect("sent"));
+            });
+        };
+        send("x", Ipv4Addr::new(10, 0, 0, 2), 1);
+        let size = until_queued(1);
+        send("x", Ipv4Addr::new(10, 0, 0, 2), 2);
+        send("y", Ipv4Addr::new(10, 0, 1, 2), 3);
+        until_queued(6 * size);
+        let mut buffer = [0; vrrp::PACKET_MAX];
+        let mut order = Vec::new();
+        for _ in 0..6 {
+            let (ifindex, result) = executor.recv(&mut buffer).await;
+            assert_eq!(result.expect("received"), 32);
+            order.push(ifindex);
+        }
+        let (x, y) = (index("x"), index("y"));
+        assert!(order == [x, y, x, y, x, y] || order == [y, x, y, x, y, x], "{order:?}");
+    });
+}
+
+/// A socket that takes every frame of its namespace.
+fn tap() -> OwnedFd {
+    let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll).expect("open");
+    setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(2, 0)).expect("set");
+    fd
+}
+
+/// The next frame that fits, or a panic after two seconds without any.
+fn next_frame(tap: &OwnedFd, fits: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    let mut buffer = [0; 2048];
+    loop {
+        let n = recv(tap.as_raw_fd(), &mut buffer, MsgFlags::empty()).expect("a frame in time");
+        if fits(&buffer[..n]) {
+            return buffer[..n].to_vec();
+        }
+    }
+}
+
+#[test]
+fn an_announcement_carries_the_link_address_of_the_moment() {
+    if skipped() {
+        return;
+    }
+    let (one, two) = two_hosts();
+    let is_arp = |frame: &[u8]| frame[12..14] == [0x08, 0x06];
+    let is_na = |frame: &[u8]| frame[12..14] == [0x86, 0xdd] && frame[54] == 136 && frame[62..78] == VIP6.octets();
+    let taps = two.enter(tap);
+    one.enter(|| {
+        let mut announcer = Announcer::new();
+        for mac in [[2, 0, 0, 0, 0, 0x11], [2, 0, 0, 0, 0, 0x22]] {
+            one.ip(&format!("link set eth0 address 02:00:00:00:00:{:02x}", mac[5]));
+            announcer.announce(index("eth0"), VIP.into()).expect("announced");
+            let frame = next_frame(&taps, is_arp);
+            assert_eq!(frame[..6], [0xff; 6]);
+            assert_eq!(frame[6..12], mac);
+            assert_eq!(frame[20..22], [0, 1], "a request");
+            assert_eq!((&frame[22..28], &frame[28..32]), (&mac[..], &VIP.octets()[..]));
+            assert_eq!(frame[38..42], VIP.octets());
+            announcer.announce(index("eth0"), VIP6.into()).expect("announced");
+            let frame = next_frame(&taps, is_na);
+            assert_eq!(frame[6..12], mac);
+            assert_eq!((frame[21], frame[58]), (255, 0xA0), "hop limit; router and override");
+            assert_eq!(frame[80..86], mac, "target link-layer address");
+        }
+        // Steady state costs nothing: the socket takes no protocol, has queued nothing, and isn't promiscuous.
+        let sockets = proc_net("packet");
+        let fields: Vec<&str> = sockets.lines().nth(1).expect("one socket").split_whitespace().collect();
+        assert_eq!((fields[3], fields[6]), ("0000", "0"), "protocol and queued bytes in {sockets}");
+        assert!(one.ip("-d link show eth0").contains("promiscuity 0"));
+        one.ip("link set eth0 down");
+        let error = announcer.announce(index("eth0"), VIP.into()).expect_err("down");
+        assert_eq!(error.raw_os_error(), Some(libc::ENETDOWN), "{error}");
+        one.ip("link set eth0 up");
+        announcer.announce(index("eth0"), VIP.into()).expect("works again");
+    });
+}
+
+#[test]
+fn the_neighbour_believes_an_announcement() {
+    if skipped() {
+        return;
+    }
+    let (one, two) = two_hosts();
+    two.ip("neighbour replace 10.0.0.1 lladdr 02:00:00:00:00:99 nud stale dev eth0");
+    one.ip("link set eth0 address 02:00:00:00:00:11");
+    one.enter(|| Announcer::new().announce(index("eth0"), Ipv4Addr::new(10, 0, 0, 1).into()).expect("announced"));
+    eventually("the neighbour knows", || two.ip("neighbour show 10.0.0.1").contains("02:00:00:00:00:11"));
+}
+
+#[test]
+fn a_probe_is_answered_by_the_target_alone() {
+    if skipped() {
+        return;
+    }
+    let (one, two) = two_hosts();
+    one.block_on(|| async {
+        let eth0 = index("eth0");
+        let (source, target) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        let wait = Duration::from_millis(500);
+        let start = Instant::now();
+        assert!(arp::probe(eth0, source, target, 2, wait).await.expect("probed"));
+        println!("answered after {:?}", start.elapsed());
+        let start = Instant::now();
+        let short = Duration::from_millis(20);
+        assert!(!arp::probe(eth0, source, Ipv4Addr::new(10, 0, 0, 3), 2, short).await.expect("probed"));
+        println!("two tries of 20 ms unanswered after {:?}", start.elapsed());
+        assert!(start.elapsed() >= Duration::from_millis(40));
+        two.ip("link set eth0 arp off");
+        assert!(!arp::probe(eth0, source, target, 2, short).await.expect("probed"));
+        assert!(arp::probe(9999, source, target, 2, short).await.is_err());
+        eventually("its socket is closed", || proc_net("packet").lines().count() == 1);
+    });
+}

@@ -1,0 +1,128 @@
+//! Network namespaces, and what the tests share.
+
+use holdfast::os::addr::AddressSocket;
+use holdfast::os::link;
+use holdfast_node::io::Address;
+use std::fs::{self, File};
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+pub(crate) const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
+
+pub(crate) const VIP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x10);
+
+pub(crate) const LIFETIME: Duration = Duration::from_secs(60);
+
+/// A network namespace, removed when dropped (also by a panic), with everything in it.
+pub(crate) struct Namespace {
+    pub(crate) name: String,
+}
+
+impl Namespace {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("hfos{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        run("ip", &["netns", "add", &name]);
+        let namespace = Self { name };
+        namespace.ip("link set lo up");
+        namespace
+    }
+
+    /// One with a pair of interfaces `v0` and `v1`, both up.
+    pub(crate) fn with_pair() -> Self {
+        let namespace = Self::new();
+        namespace.ip("link add v0 type veth peer name v1");
+        namespace.ip("link set v0 up");
+        namespace.ip("link set v1 up");
+        namespace
+    }
+
+    pub(crate) fn ip(&self, arguments: &str) -> String {
+        let mut all = vec!["-n", self.name.as_str()];
+        all.extend(arguments.split_whitespace());
+        run("ip", &all)
+    }
+
+    /// Runs `f` on a thread inside the namespace; a panic goes on here.
+    pub(crate) fn enter<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let file = File::open(format!("/run/netns/{}", self.name)).expect("the namespace is there");
+                nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET).expect("root may enter it");
+                f()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Like `enter`, in the kind of runtime that the protocol thread has.
+    pub(crate) fn block_on<R: Send, F: Future<Output = R>>(&self, f: impl FnOnce() -> F + Send) -> R {
+        self.enter(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+            runtime.block_on(async { tokio::time::timeout(Duration::from_secs(20), f()).await.expect("ends in time") })
+        })
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
+    }
+}
+
+/// Two namespaces joined by a cable: interface `eth0` in each, 10.0.0.1 and 10.0.0.2.
+pub(crate) fn two_hosts() -> (Namespace, Namespace) {
+    let (one, two) = (Namespace::new(), Namespace::new());
+    one.ip(&format!("link add name eth0 type veth peer name eth0 netns {}", two.name));
+    for (host, address) in [(&one, "10.0.0.1/24"), (&two, "10.0.0.2/24")] {
+        host.ip(&format!("address add {address} dev eth0"));
+        host.ip("link set eth0 up");
+    }
+    (one, two)
+}
+
+pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().expect("iproute2 is installed");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {}: {error}", arguments.join(" "));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub(crate) fn skipped() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: network namespaces need root");
+    }
+    !root
+}
+
+pub(crate) fn index(name: &str) -> u32 {
+    link::index(name).expect("the interface is there")
+}
+
+pub(crate) fn find(socket: &mut AddressSocket, ip: impl Into<IpAddr>) -> Vec<Address> {
+    let ip = ip.into();
+    socket.dump_addresses().expect("dump").into_iter().filter(|a| a.ip == ip).collect()
+}
+
+/// Waits up to five seconds. What a process of another test inherited between fork and exec stays open that long, and
+/// the segment has its own speed.
+pub(crate) fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn vips() -> [(IpAddr, u8); 2] {
+    [(VIP.into(), 32), (VIP6.into(), 128)]
+}
+
+/// A table of the calling thread's network namespace.
+pub(crate) fn proc_net(name: &str) -> String {
+    fs::read_to_string(format!("/proc/thread-self/net/{name}")).expect("procfs")
+}
