@@ -6,7 +6,7 @@
 use crate::clock::{MS, SECOND, ms_between, now, sleep_until};
 use crate::fabric::{Lb, VIP, VRID};
 use crate::load::Stopper;
-use crate::metrics::{Span, advert_lateness_ms, dual_holder_ms, outage, percentile, role_changes};
+use crate::metrics::{Span, advert_lateness_ms, dual_holders, outage, percentile, role_changes, total_ms};
 use crate::run::{DEADLINE, Options, Pair};
 use crate::subject::INTERVAL;
 use crate::watch::wire::{PROBE, open};
@@ -150,7 +150,7 @@ pub fn garbage(o: &Options, rate: u32, seconds: u32, seed: u64) -> Result<Outcom
         channel: channel.load(Ordering::Relaxed),
         failed: outage(&m.fresh.samples, o.interval, span).failed,
         role_changes: role_changes(&m.wire.adverts, VRID, span),
-        dual_holder_ms: dual_holder_ms(&m.wire.answers, PROBE, span),
+        dual_holder_ms: total_ms(&dual_holders(&m.wire.answers, PROBE, span)),
         address_changes: m.held.iter().filter(|h| span.holds(h.at)).count(),
         late_p99_ms: percentile(&late, 0.99).unwrap_or(f64::INFINITY),
         late_max_ms: percentile(&late, 1.0).unwrap_or(f64::INFINITY),

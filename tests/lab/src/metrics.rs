@@ -221,31 +221,51 @@ pub fn broken_flows(flows: &[Flow], span: Span) -> (usize, usize) {
     before.fold((0, 0), |(broken, all), f| (broken + usize::from(f.broken.is_some_and(|(t, _)| t < span.to)), all + 1))
 }
 
-/// How long two different MACs claimed the VIP at once, ms.
+/// The spans in which two different claimants held something at once, by what each was seen to claim when.
 ///
-/// A MAC holds the VIP from its first answer to its last, as long as no gap between two of its answers is longer than
-/// two and a half probes; the figure is the overlap of two different MACs' holdings within `span`. Its resolution is
-/// one probe. Each gratuitous answer counts as any other.
+/// A claimant holds from its first claim to its last, as long as no gap between two of its claims is longer than
+/// `gap`.
 #[must_use]
-pub fn dual_holder_ms(answers: &[Answer], probe: Ns, span: Span) -> f64 {
-    let mut holdings: BTreeMap<[u8; 6], Vec<Span>> = BTreeMap::new();
-    for a in answers.iter().filter(|a| span.holds(a.at)) {
-        let of = holdings.entry(a.mac).or_default();
+pub fn dual_spans<K: Ord>(claims: impl Iterator<Item = (Ns, K)>, gap: Ns) -> Vec<Span> {
+    let mut holdings: BTreeMap<K, Vec<Span>> = BTreeMap::new();
+    for (at, who) in claims {
+        let of = holdings.entry(who).or_default();
         match of.last_mut() {
-            Some(h) if a.at.saturating_sub(h.to) * 2 <= probe * 5 => h.to = h.to.max(a.at),
-            _ => of.push(Span { from: a.at, to: a.at }),
+            Some(h) if at.saturating_sub(h.to) <= gap => h.to = h.to.max(at),
+            _ => of.push(Span { from: at, to: at }),
         }
     }
-    let all: Vec<(&[u8; 6], &Span)> = holdings.iter().flat_map(|(m, s)| s.iter().map(move |s| (m, s))).collect();
-    let mut ns = 0;
-    for (i, (mac, a)) in all.iter().enumerate() {
+    let all: Vec<(&K, &Span)> = holdings.iter().flat_map(|(k, s)| s.iter().map(move |s| (k, s))).collect();
+    let mut dual = Vec::new();
+    for (i, (who, a)) in all.iter().enumerate() {
         for (other, b) in all.iter().skip(i + 1) {
-            if mac != other {
-                ns += a.to.min(b.to).saturating_sub(a.from.max(b.from));
+            let both = Span { from: a.from.max(b.from), to: a.to.min(b.to) };
+            if who != other && both.from < both.to {
+                dual.push(both);
             }
         }
     }
-    ns as f64 / MS as f64
+    dual
+}
+
+/// [`dual_spans`] of the MACs that answer for the VIP within `span`, probed every `probe`; gaps up to two and a half
+/// probes. Each gratuitous answer counts as any other.
+#[must_use]
+pub fn dual_holders(answers: &[Answer], probe: Ns, span: Span) -> Vec<Span> {
+    dual_spans(answers.iter().filter(|a| span.holds(a.at)).map(|a| (a.at, a.mac)), probe * 5 / 2)
+}
+
+/// [`dual_spans`] of the senders of non-zero adverts within `span`; gaps up to one and a half intervals.
+#[must_use]
+pub fn dual_advertisers(adverts: &[Advert], vrid: u8, interval: Ns, span: Span) -> Vec<Span> {
+    let ours = adverts.iter().filter(|a| a.vrid == vrid && a.priority > 0 && span.holds(a.at));
+    dual_spans(ours.map(|a| (a.at, a.source)), interval * 3 / 2)
+}
+
+/// Together, ms.
+#[must_use]
+pub fn total_ms(spans: &[Span]) -> f64 {
+    spans.iter().map(|s| ms_between(s.from, s.to)).sum()
 }
 
 /// How often the sender of non-zero adverts changed within `span`, counted against who sent last before it.
@@ -406,25 +426,25 @@ mod tests {
     #[test]
     fn a_clean_hand_over_has_no_dual_holder() {
         let a = merged(answers(1, (0..10).map(|i| i * 10)), answers(2, (10..20).map(|i| i * 10)));
-        assert_eq!(dual_holder_ms(&a, 10 * MS, span(0, 1000)), 0.0);
+        assert_eq!(total_ms(&dual_holders(&a, 10 * MS, span(0, 1000))), 0.0);
     }
 
     #[test]
     fn two_answerers_are_counted_for_as_long_as_both_answer() {
         let a = merged(answers(1, (0..15).map(|i| i * 10)), answers(2, (10..20).map(|i| i * 10)));
-        assert_eq!(dual_holder_ms(&a, 10 * MS, span(0, 1000)), 40.0);
+        assert_eq!(total_ms(&dual_holders(&a, 10 * MS, span(0, 1000))), 40.0);
     }
 
     #[test]
     fn two_answerers_that_take_turns_are_dual_too() {
         let a = merged(answers(1, (0..20).map(|i| i * 20)), answers(2, (0..20).map(|i| i * 20 + 10)));
-        assert_eq!(dual_holder_ms(&a, 10 * MS, span(0, 1000)), 370.0);
+        assert_eq!(total_ms(&dual_holders(&a, 10 * MS, span(0, 1000))), 370.0);
     }
 
     #[test]
     fn a_return_after_a_pause_is_not_dual() {
         let a = [answers(1, [0, 10, 20]), answers(2, [30, 40, 50]), answers(1, [60, 70])].concat();
-        assert_eq!(dual_holder_ms(&a, 10 * MS, span(0, 1000)), 0.0);
+        assert_eq!(total_ms(&dual_holders(&a, 10 * MS, span(0, 1000))), 0.0);
     }
 
     #[test]
@@ -436,6 +456,16 @@ mod tests {
         assert_eq!(role_changes(&a, 10, span(120, 400)), 2);
         assert_eq!(role_changes(&a, 10, span(0, 140)), 0);
         assert_eq!(role_changes(&a, 11, span(0, 400)), 0);
+    }
+
+    #[test]
+    fn adverts_that_cross_are_two_owners_and_a_hand_over_is_not() {
+        let (x, y) = (Lb::Lb1.front(), Lb::Lb2.front());
+        let ad = |t: u64, source| Advert { at: t * MS, source, vrid: 10, priority: 200, interval_ms: 100 };
+        let handed = [ad(0, x), ad(100, x), ad(150, y), ad(250, y)];
+        assert!(dual_advertisers(&handed, 10, 100 * MS, span(0, 1000)).is_empty());
+        let crossed = [ad(0, x), ad(50, y), ad(100, x), ad(150, y), ad(250, y)];
+        assert_eq!(dual_advertisers(&crossed, 10, 100 * MS, span(0, 1000)), [span(50, 100)]);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use crate::drills::{Drill, Expect, Of, TWIN};
 use crate::fabric::{Lb, VRID};
 use crate::load::fresh;
 use crate::metrics::{
-    Advert, Class, Flow, Held, Sample, Span, Spread, advert_lateness_ms, broken_flows, dual_holder_ms, outage,
-    percentile, role_changes,
+    Advert, Class, Flow, GRACE, Held, Sample, Span, Spread, advert_lateness_ms, broken_flows, dual_advertisers,
+    dual_holders, outage, percentile, role_changes, total_ms,
 };
 use crate::run::{Options, UDP_INTERVAL};
 use crate::subject::INTERVAL;
@@ -148,6 +148,12 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
         };
         set(key, Some(o.by_class.get(class.name()).copied().unwrap_or(0) as f64));
     }
+    // Cut off by the move itself: sent before the new owner's first claim, undecided when it came.
+    let moved = m.wire.answers.iter().find(|a| a.at >= m.fault && a.mac == m.macs[winner.index()]).map(|a| a.at);
+    let span = during.reaching_back();
+    let cut =
+        |s: &&Sample| span.holds(s.sent) && s.class != Class::Ok && moved.is_some_and(|t| s.sent <= t && s.done >= t);
+    set("failed_in_flight", Some(m.fresh.samples.iter().filter(cut).count() as f64));
     let u = outage(&m.udp, UDP_INTERVAL, during.reaching_back());
     set("udp_outage_ms", Some(u.longest_ms));
     set("udp_lost", Some(u.failed as f64));
@@ -193,13 +199,15 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
     if claimed.is_some() {
         set("one_answerer_ms", Some(last_answer(loser, settled).map_or(0.0, since)));
     }
+    let interval = INTERVAL.as_nanos() as u64;
+    let answering = dual_holders(&m.wire.answers, wire::PROBE, whole);
+    let advertising = dual_advertisers(&m.wire.adverts, VRID, interval, whole);
+    set("dual_holder_ms", Some(total_ms(&answering)));
+    set("dual_advert_ms", Some(total_ms(&advertising)));
     if !m.failback {
-        let answered = last_answer(winner, Span { from: m.repair, to: m.end });
-        let advertised =
-            ads().filter(|a| a.source == winner.front() && a.priority > 0 && a.at >= m.repair).map(|a| a.at).max();
-        set("one_owner_ms", Some(answered.max(advertised).map_or(0.0, |t| ms_between(m.repair, t))));
+        let last = answering.iter().chain(&advertising).map(|s| s.to).filter(|&t| t >= m.repair).max();
+        set("one_owner_ms", Some(last.map_or(0.0, |t| ms_between(m.repair, t))));
     }
-    set("dual_holder_ms", Some(dual_holder_ms(&m.wire.answers, wire::PROBE, whole)));
     set("role_changes", Some(role_changes(&m.wire.adverts, VRID, during) as f64));
 
     let n = outage(&m.fresh.samples, m.interval, noise.reaching_back());
@@ -215,7 +223,6 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
         .collect();
     set("noise_latency_p50_ms", percentile(&latency, 0.5));
     set("noise_latency_p99_ms", percentile(&latency, 0.99));
-    let interval = INTERVAL.as_nanos() as u64;
     let late = advert_lateness_ms(&m.wire.adverts, loser.front(), interval, noise);
     let tenth = ms_between(0, interval) / 10.0;
     set("late_adverts", Some(late.iter().filter(|&&l| l > tenth).count() as f64));
@@ -268,13 +275,18 @@ fn timeline(m: &Measured, back: Ns, o: &crate::metrics::Outage) -> Vec<(f64, Str
         all.push((from, format!("client: first failed request of {}", o.failed)));
         all.push((to, format!("client: served again, outage {:.0} ms", o.longest_ms)));
     }
+    let failed = m.fresh.samples.iter().filter(|s| s.class != Class::Ok && s.sent + GRACE >= m.fault);
+    for s in failed.take(FAILURES_SHOWN) {
+        let took = ms_between(s.sent, s.done);
+        all.push((s.sent, format!("client: a request is sent that will fail ({} after {took:.1} ms)", s.class.name())));
+    }
     let before = m.flows.iter().filter(|f| f.established < m.fault);
     let mut flows: Vec<_> = before.filter_map(|f| f.broken).filter(|(t, _)| *t >= m.fault && *t < m.end).collect();
     flows.sort();
     if let Some((t, class)) = flows.first() {
         all.push((*t, format!("client: first of {} long-lived flows breaks ({})", flows.len(), class.name())));
     }
-    all.retain(|(t, _)| *t >= m.fault);
+    all.retain(|(t, _)| *t + GRACE >= m.fault);
     all.sort();
     all.into_iter().map(|(t, s)| (ms_between(m.fault, t), s)).collect()
 }
@@ -404,11 +416,15 @@ impl Report {
     }
 }
 
+/// How many failed requests the timeline names one by one.
+const FAILURES_SHOWN: usize = 6;
+
 /// What the table for people shows, in order; the JSON has all.
 const TABLE: &[&str] = &[
     "outage_ms",
     "outage_sum_ms",
     "failed",
+    "failed_in_flight",
     "requests",
     "udp_outage_ms",
     "broken_flows",
@@ -420,6 +436,7 @@ const TABLE: &[&str] = &[
     "address_back_ms",
     "one_answerer_ms",
     "dual_holder_ms",
+    "dual_advert_ms",
     "role_changes",
     "one_owner_ms",
     "settle_ms",
