@@ -2,7 +2,7 @@
 
 use crate::world::*;
 use holdfast::os::addr::{AddressSocket, Wanted};
-use std::fs::{self};
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 

@@ -128,6 +128,8 @@ fn adverts_of_two_interfaces_are_taken_in_turn() {
             host.ip(&format!("address add 10.0.{i}.{end}/24 dev {name}"));
             host.ip(&format!("link set {name} up"));
         }
+        namespace.until_up(name);
+        peer.until_up(name);
     }
     namespace.block_on(|| async {
         let mut executor = Executor::new().expect("open");

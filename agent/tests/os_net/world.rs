@@ -37,6 +37,8 @@ impl Namespace {
         namespace.ip("link add v0 type veth peer name v1");
         namespace.ip("link set v0 up");
         namespace.ip("link set v1 up");
+        namespace.until_up("v0");
+        namespace.until_up("v1");
         namespace
     }
 
@@ -44,6 +46,11 @@ impl Namespace {
         let mut all = vec!["-n", self.name.as_str()];
         all.extend(arguments.split_whitespace());
         run("ip", &all)
+    }
+
+    /// Waits until the interface sends: the kernel notices a new cable a little later.
+    pub(crate) fn until_up(&self, interface: &str) {
+        eventually("the link is up", || self.ip(&format!("link show {interface}")).contains("state UP"));
     }
 
     /// Runs `f` on a thread inside the namespace; a panic goes on here.
@@ -81,6 +88,8 @@ pub(crate) fn two_hosts() -> (Namespace, Namespace) {
         host.ip(&format!("address add {address} dev eth0"));
         host.ip("link set eth0 up");
     }
+    one.until_up("eth0");
+    two.until_up("eth0");
     (one, two)
 }
 
