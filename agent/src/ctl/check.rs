@@ -19,15 +19,15 @@ pub(super) fn run(file: &Path, json: bool) -> u8 {
         Ok(config) => {
             let warnings = warnings(&config);
             if json {
-                println!("{}", model(file, &config, &warnings));
+                render::out(&format!("{}\n", model(file, &config, &warnings)));
             } else {
-                print!("{}", summary(file, &config, &warnings));
+                render::out(&summary(file, &config, &warnings));
             }
             exit::OK
         }
         Err(errors) => {
             if json {
-                println!("{}", refusal(&errors));
+                render::out(&format!("{}\n", refusal(&errors)));
             } else {
                 eprint!("{}", errors.render(render::colour_on_stderr()));
                 let n = errors.findings.len();
@@ -166,10 +166,7 @@ fn warnings(config: &Config) -> Vec<Warning> {
         }
         for address in vip.addresses.iter().filter(|address| address.prefix != 32) {
             warn(
-                format!(
-                    "vip {name}: {}/{} brings a route for its whole network along only on some systems",
-                    address.ip, address.prefix
-                ),
+                format!("vip {name}: {}/{} is added without a route to its network", address.ip, address.prefix),
                 "use /32; the interface's own address has the network",
             );
         }

@@ -1,6 +1,6 @@
 //! The last net: what a killed agent left that nobody holds any more.
 
-use super::{exit, instance, server};
+use super::{exit, instance, render, server};
 use crate::os::addr::AddressSocket;
 use std::path::Path;
 
@@ -29,7 +29,8 @@ pub(super) fn run(runtime_dir: &Path) -> u8 {
     for address in marked {
         match socket.remove(address.ifindex, address.ip, address.prefix) {
             Ok(()) => {
-                println!("removed {}/{} from {}", address.ip, address.prefix, crate::os::link::name(address.ifindex))
+                let interface = crate::os::link::name(address.ifindex);
+                render::out(&format!("removed {}/{} from {interface}\n", address.ip, address.prefix));
             }
             Err(error) => {
                 eprintln!("holdfast: {}", error.what);

@@ -6,7 +6,6 @@ use super::wire::{AnswerLine, DrainBody, EventLine};
 use super::{exit, render};
 use holdfast_node::status::{Status, Verdict};
 use hyper::Method;
-use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -40,8 +39,7 @@ fn garbled(what: &str, error: &serde_json::Error) -> ClientError {
 
 /// Writes a line; `false`: nobody reads any more.
 fn print(line: &str) -> bool {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
+    render::out(&format!("{line}\n"))
 }
 
 pub(super) fn status(runtime_dir: &Path, json: bool, oneline: bool) -> u8 {

@@ -1,6 +1,6 @@
 //! The channel's key pair.
 
-use super::exit;
+use super::{exit, render};
 use holdfast_statesync::{SecretKey, encode_key, generate_keypair, public_key};
 use std::fs::OpenOptions;
 use std::io::{self, Read as _, Write as _};
@@ -17,12 +17,12 @@ const FILE_MAX: u64 = 1024;
 pub(super) fn make(path: &Path) -> u8 {
     match try_make(path) {
         Ok(public) => {
-            println!("{public}");
+            let shown = render::out(&format!("{public}\n"));
             eprintln!(
                 "holdfast: wrote the secret key to {}; the line above goes under public_keys on the peers",
                 path.display()
             );
-            exit::OK
+            if shown { exit::OK } else { exit::FAILED }
         }
         Err(error) => {
             let hint = match error.kind() {
@@ -62,8 +62,8 @@ fn try_make(path: &Path) -> io::Result<String> {
 pub(super) fn show(path: &Path) -> u8 {
     match read_secret(path) {
         Ok(secret) => {
-            println!("{}", encode_key(&public_key(&secret)));
-            exit::OK
+            let shown = render::out(&format!("{}\n", encode_key(&public_key(&secret))));
+            if shown { exit::OK } else { exit::FAILED }
         }
         Err(error) => {
             eprintln!("holdfast: {}: {error}", path.display());

@@ -3,12 +3,18 @@
 use super::wire::EventLine;
 use holdfast_node::journal::{Kind, Severity};
 use holdfast_node::status::{CheckStatus, PeerStatus, Status, Verdict, VipStatus};
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 /// Colour, if stderr is a terminal and nobody said NO_COLOR.
 pub(super) fn colour_on_stderr() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Writes to stdout; `false`: nobody reads any more (`holdfast check | head`), which is no reason to panic.
+pub(super) fn out(text: &str) -> bool {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
 }
 
 /// A computed time: exact to a tenth of a millisecond where that matters.
@@ -46,7 +52,7 @@ pub(super) fn verdict(status: &Status) -> String {
         Verdict::Degraded => "DEGRADED",
         Verdict::Critical => "CRITICAL",
     };
-    format!("{word}: {}", status.summary)
+    inert(&format!("{word}: {}", status.summary))
 }
 
 /// The verdict line, then the tables, then what to look at.
@@ -81,7 +87,7 @@ pub(super) fn status(status: &Status) -> String {
     for warning in &status.warnings {
         text.push_str(&format!("\nwarning: {}\n  remedy: {}\n", warning.text, warning.remedy));
     }
-    text
+    inert(&text)
 }
 
 fn vips(vips: &[VipStatus]) -> String {
@@ -143,6 +149,11 @@ fn peer(peer: &PeerStatus) -> Vec<String> {
     vec![peer.name.clone(), reachable.to_owned(), optional_age(peer.age_ms), peer.address.clone(), balancers.join(", ")]
 }
 
+/// Text of peers, checks and operators is shown, never obeyed by the terminal.
+fn inert(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
+}
+
 /// Columns as wide as their widest cell. Cells come over the wire: control characters are blanked.
 fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let clean = |cell: String| cell.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
@@ -174,7 +185,7 @@ pub(super) fn event(line: &EventLine) -> String {
     if event.suppressed > 0 {
         text.push_str(&format!(" [{} alike left out before]", event.suppressed));
     }
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    inert(&text).replace('\n', " ")
 }
 
 /// The frequent ones as sentences; all others as `name key=value …`, which is what is in the JSON.
