@@ -93,8 +93,8 @@ pub fn calibrate(length: Ns) -> Result<Calibration> {
         bail!("the switch: {}", fabric.complaints().trim());
     }
     let (fresh, udp, late) = (fresh.finish()?, udp.finish()?, reference.finish()?);
-    let during = Span { from, to: to + SECOND }.reaching_back();
-    let before = Span { from: steady, to: from }.reaching_back();
+    let during = Span { from, to: to + SECOND };
+    let before = Span { from: steady, to: from };
     let worst = late.iter().chain(&fresh.late).filter(|(t, _)| *t >= from).map(|(_, l)| *l).max().unwrap_or(0);
     Ok(Calibration {
         truth: ms_between(from, to),

@@ -66,6 +66,18 @@ pub struct Sample {
     pub node: u8,
 }
 
+impl Sample {
+    /// The moment that decides to which span it belongs: a refusal, a reset or a cut-off belongs where it happened;
+    /// what was answered, or never was, where it was sent, [`GRACE`] allowed.
+    #[must_use]
+    pub fn belongs_at(&self) -> Ns {
+        match self.class {
+            Class::Ok | Class::Timeout => self.sent + GRACE.min(self.done - self.sent.min(self.done)),
+            _ => self.done,
+        }
+    }
+}
+
 /// One long-lived connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flow {
@@ -116,9 +128,9 @@ pub struct Held {
     pub present: bool,
 }
 
-/// How long before an event a request may have been sent and still be counted to it: several times what a request
-/// takes here. Spans are moved as a whole, so that each request belongs to exactly one.
-pub const GRACE: Ns = 10 * MS;
+/// How long before an event an unanswered request may have been sent and still be the event's: more than a request
+/// takes on a busy machine. Successes are moved alike, so that the counts fit.
+pub const GRACE: Ns = 50 * MS;
 
 /// A span of time, start included, end not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,12 +142,6 @@ pub struct Span {
 }
 
 impl Span {
-    /// The span moved back by [`GRACE`]: what a request sent shortly before an event met is the event's.
-    #[must_use]
-    pub fn reaching_back(self) -> Self {
-        Self { from: self.from.saturating_sub(GRACE), to: self.to.saturating_sub(GRACE) }
-    }
-
     /// Whether `t` is in it.
     #[must_use]
     pub fn holds(&self, t: Ns) -> bool {
@@ -167,6 +173,8 @@ pub struct Window {
     pub from: Ns,
     /// Send time of the first success after it; when none follows, of the last failure plus one interval.
     pub to: Ns,
+    /// Where its first failure belongs ([`Sample::belongs_at`]).
+    pub belongs_at: Ns,
 }
 
 /// The windows of a stream with nominal interval `d`. `samples` may come in any order.
@@ -185,26 +193,26 @@ pub fn windows(samples: &[Sample], d: Ns) -> Vec<Window> {
             }
             (None, Class::Ok) => {}
             (Some(w), _) => w.to = s.sent + d,
-            (None, _) => open = Some(Window { from: s.sent, to: s.sent + d }),
+            (None, _) => open = Some(Window { from: s.sent, to: s.sent + d, belongs_at: s.belongs_at() }),
         }
     }
     all.extend(open);
     all
 }
 
-/// What the stream saw in `span`. A request belongs where it was sent; a window belongs where its first failure was
-/// sent, and counts in full.
+/// What the stream saw in `span`; see [`Sample::belongs_at`]. A window belongs where its first failure belongs, and
+/// counts in full.
 #[must_use]
 pub fn outage(samples: &[Sample], d: Ns, span: Span) -> Outage {
     let mut o = Outage::default();
-    for s in samples.iter().filter(|s| span.holds(s.sent)) {
+    for s in samples.iter().filter(|s| span.holds(s.belongs_at())) {
         o.requests += 1;
         if s.class != Class::Ok {
             o.failed += 1;
             *o.by_class.entry(s.class.name()).or_default() += 1;
         }
     }
-    for w in windows(samples, d).iter().filter(|w| span.holds(w.from)) {
+    for w in windows(samples, d).iter().filter(|w| span.holds(w.belongs_at)) {
         let ms = ms_between(w.from, w.to);
         o.sum_ms += ms;
         if ms > o.longest_ms {
@@ -373,19 +381,23 @@ mod tests {
 
     #[test]
     fn a_request_in_flight_when_the_fault_came_belongs_to_the_fault() {
-        // Sent at 20 ms, not answered yet when the fault comes at 22 ms; one span ends where the next begins.
+        // Sent at 20 ms, unanswered when the fault comes at 60 ms; one span ends where the next begins.
         let s = stream("....tt......");
-        let (before, after) = (span(0, 22).reaching_back(), span(22, 1000).reaching_back());
-        assert_eq!(outage(&s, D, before).failed, 0);
-        assert_eq!((outage(&s, D, after).failed, outage(&s, D, after).longest_ms), (2, 10.0));
+        assert_eq!(outage(&s, D, span(0, 60)).failed, 0);
+        assert_eq!((outage(&s, D, span(60, 1000)).failed, outage(&s, D, span(60, 1000)).longest_ms), (2, 10.0));
+        // One that was reset belongs where that happened, however long ago it was sent.
+        let reset = [Sample { sent: 20 * MS, done: 320 * MS, class: Class::Reset, node: 0 }];
+        assert_eq!(outage(&reset, D, span(300, 400)).failed, 1);
     }
 
     #[test]
     fn a_window_belongs_to_one_span_only() {
         let s = stream("....ttttrrrr....");
-        let (a, b) = (outage(&s, D, span(0, 30)), outage(&s, D, span(30, 1000)));
-        assert_eq!((a.longest_ms, b.longest_ms), (40.0, 0.0));
-        assert_eq!(a.failed + b.failed, 8);
+        for cut in [25, 40, 70, 75, 80, 100] {
+            let (a, b) = (outage(&s, D, span(0, cut)), outage(&s, D, span(cut, 1000)));
+            assert_eq!(a.longest_ms + b.longest_ms, 40.0, "{cut}");
+            assert_eq!((a.failed + b.failed, a.requests + b.requests), (8, 16), "{cut}");
+        }
     }
 
     #[test]

@@ -132,7 +132,7 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
         run.numbers.insert(key, v);
     };
 
-    let o = outage(&m.fresh.samples, m.interval, during.reaching_back());
+    let o = outage(&m.fresh.samples, m.interval, during);
     set("outage_ms", Some(o.longest_ms));
     set("outage_sum_ms", Some(o.sum_ms));
     set("failed", Some(o.failed as f64));
@@ -150,21 +150,21 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
     }
     // Cut off by the move itself: sent before the new owner's first claim, undecided when it came.
     let moved = m.wire.answers.iter().find(|a| a.at >= m.fault && a.mac == m.macs[winner.index()]).map(|a| a.at);
-    let span = during.reaching_back();
-    let cut =
-        |s: &&Sample| span.holds(s.sent) && s.class != Class::Ok && moved.is_some_and(|t| s.sent <= t && s.done >= t);
+    let cut = |s: &&Sample| {
+        during.holds(s.belongs_at()) && s.class != Class::Ok && moved.is_some_and(|t| s.sent <= t && s.done >= t)
+    };
     set("failed_in_flight", Some(m.fresh.samples.iter().filter(cut).count() as f64));
-    let u = outage(&m.udp, UDP_INTERVAL, during.reaching_back());
+    let u = outage(&m.udp, UDP_INTERVAL, during);
     set("udp_outage_ms", Some(u.longest_ms));
     set("udp_lost", Some(u.failed as f64));
     let (broken, flows) = broken_flows(&m.flows, during);
     set("broken_flows", Some(broken as f64));
     set("flows", Some(flows as f64));
     if !m.failback {
-        let f = outage(&m.fresh.samples, m.interval, after.reaching_back());
+        let f = outage(&m.fresh.samples, m.interval, after);
         set("failback_outage_ms", Some(f.longest_ms));
         set("failback_failed", Some(f.failed as f64));
-        set("failback_udp_outage_ms", Some(outage(&m.udp, UDP_INTERVAL, after.reaching_back()).longest_ms));
+        set("failback_udp_outage_ms", Some(outage(&m.udp, UDP_INTERVAL, after).longest_ms));
         set("failback_broken_flows", Some(broken_flows(&m.flows, after).0 as f64));
         set("settle_ms", Some(ms_between(m.repair, m.settled)));
     }
@@ -210,10 +210,10 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
     }
     set("role_changes", Some(role_changes(&m.wire.adverts, VRID, during) as f64));
 
-    let n = outage(&m.fresh.samples, m.interval, noise.reaching_back());
+    let n = outage(&m.fresh.samples, m.interval, noise);
     set("noise_failed", Some(n.failed as f64));
     set("noise_outage_ms", Some(n.longest_ms));
-    set("noise_udp_outage_ms", Some(outage(&m.udp, UDP_INTERVAL, noise.reaching_back()).longest_ms));
+    set("noise_udp_outage_ms", Some(outage(&m.udp, UDP_INTERVAL, noise).longest_ms));
     let latency: Vec<f64> = m
         .fresh
         .samples

@@ -35,7 +35,7 @@ pub fn start_stop(binary: &Path, times: u32) -> Result<Vec<String>> {
     let mut subject = Holdfast::new(binary.to_owned());
     subject.prepare(&place, Lb::Lb1)?;
     place.balancer.nat(&place.fabric, Lb::Lb1, true)?;
-    let before = inventory(&place)?;
+    let mut before = settled_inventory(&place)?;
     let mut left = Vec::new();
     for round in 0..times {
         let ns = place.fabric.lb(Lb::Lb1);
@@ -62,13 +62,26 @@ pub fn start_stop(binary: &Path, times: u32) -> Result<Vec<String>> {
             if left.len() > 20 {
                 break;
             }
-            // Each thing is reported once: clear what would show again.
+            // Each thing is reported once: what can't be cleared is known from now on.
             place.fabric.lb(Lb::Lb1).pids().into_iter().for_each(crate::process::kill_pid);
             std::thread::sleep(Duration::from_millis(100));
+            before = inventory(&place)?;
         }
     }
     subject.stop();
     Ok(left)
+}
+
+/// Waits until nothing changes any more by itself: the kernel adds IPv6 routes some time after a link came up.
+fn settled_inventory(place: &Place) -> Result<Inventory> {
+    let mut last = inventory(place)?;
+    wait_for(Duration::from_secs(10), Duration::from_secs(2), || {
+        let now = inventory(place)?;
+        let same = now == last;
+        last = now;
+        Ok(same)
+    })?;
+    Ok(last)
 }
 
 /// What is there now and wasn't before.
@@ -143,7 +156,8 @@ fn list_files(dir: &Path, into: &mut Vec<String>) {
         let path = e.path();
         if e.file_type().is_ok_and(|t| t.is_dir()) {
             list_files(&path, into);
-        } else {
+        } else if path.extension().is_none_or(|x| x != "lock") {
+            // A lock file stays by design: whoever removed it could remove another's.
             into.push(e.file_name().to_string_lossy().into_owned());
         }
     }
