@@ -127,7 +127,7 @@ impl Worker {
                 token,
                 argv: ["/bin/sh", "-c", script].map(str::to_owned).into(),
                 environment: vec![("PAIR_WORD".to_owned(), "word".to_owned())],
-                timeout: Duration::from_millis(100),
+                timeout: Duration::from_millis(500),
             });
         }
     }

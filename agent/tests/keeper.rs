@@ -196,10 +196,9 @@ fn children(pid: u32) -> Vec<u32> {
     all.filter(|child| stat(*child, 4) == pid.to_string()).collect()
 }
 
-#[test]
-fn a_crashed_worker_is_replaced_and_resumes_and_the_address_never_leaves() {
-    let Some(scene) = Scene::new("crash") else { return };
-    let mut scene = scene.with_vip();
+/// `None`: skipped; else whether the new worker resumed in time.
+fn crash(attempt: u32) -> Option<bool> {
+    let mut scene = Scene::new(&format!("crash{attempt}"))?.with_vip();
     scene.watch_wire();
     scene.start();
     let (worker, boot) = scene.line("Boot", 1);
@@ -208,19 +207,29 @@ fn a_crashed_worker_is_replaced_and_resumes_and_the_address_never_leaves() {
     kill(worker, nix::sys::signal::Signal::SIGKILL);
     let (next, boot) = scene.line("Boot", 2);
     assert_ne!(worker, next);
-    // A machine that is too busy to start a process within the grace shows the other row of the table.
-    if boot.contains(r#"resume: [("web", 7)]"#) {
-        wait_for("the resume", || scene.read("stderr").contains("resumed by").then_some(()));
+    assert!(boot.contains(r#"crashed_before: 1, former_end: "signal 9""#), "{boot}");
+    let resumed = wait_for("one end or the other", || {
+        let log = scene.read("stderr");
+        log.contains("resumed by the new worker")
+            .then_some(true)
+            .or_else(|| log.contains("resumed it in time").then_some(false))
+    });
+    if resumed {
+        assert!(boot.contains(r#"resume: [("web", 7)]"#), "{boot}");
         assert!(scene.has_vip());
         assert_eq!(scene.resigns(), 0);
-    } else {
-        println!("the machine was too slow to start a worker within the grace");
-        assert!(scene.read("stderr").contains("no worker resumed it in time"));
     }
-    assert!(boot.contains(r#"crashed_before: 1, former_end: "signal 9""#), "{boot}");
     assert_eq!(scene.stop(), Some(0));
     assert!(!scene.has_vip());
     assert!(!scene.folder.join("run/keeper.json").exists());
+    Some(resumed)
+}
+
+#[test]
+fn a_crashed_worker_is_replaced_and_resumes_and_the_address_never_leaves() {
+    // A machine that is too busy to start a process within 200 ms shows the other row of the table: tried again.
+    let resumed = (0..10).map(crash).find(|resumed| *resumed != Some(false));
+    assert!(resumed.is_some(), "ten workers in a row were too late to resume");
 }
 
 #[test]
@@ -343,11 +352,11 @@ fn a_hundred_programs_that_ignore_sigterm_all_time_out_and_leave_no_zombie_behin
         assert_eq!(own.len(), 1, "just the worker: {own:?}");
         assert_eq!(scene.stop(), Some(0));
     }
-    let word = format!("{:?}", b"word\nno\n");
-    for line in scene.lines("ExecDone") {
-        assert!(line.contains("result: TimedOut"), "{line}");
-        assert!(line.contains(&word) || line.contains(&format!("{:?}", b"word\n")), "{line}");
-    }
+    let lines = scene.lines("ExecDone");
+    assert!(lines.iter().all(|line| line.contains("result: TimedOut")), "{lines:?}");
+    // Some shell was quick enough to say its word, to be told to stop, and to ignore it.
+    let words = format!("output: {:?}", b"word\nno\n");
+    assert!(lines.iter().any(|line| line.contains(&words)), "{lines:?}");
 }
 
 #[test]
