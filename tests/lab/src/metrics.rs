@@ -273,7 +273,7 @@ pub fn dual_advertisers(adverts: &[Advert], vrid: u8, interval: Ns, span: Span) 
 /// Together, ms.
 #[must_use]
 pub fn total_ms(spans: &[Span]) -> f64 {
-    spans.iter().map(|s| ms_between(s.from, s.to)).sum()
+    spans.iter().fold(0.0, |sum, s| sum + ms_between(s.from, s.to))
 }
 
 /// How often the sender of non-zero adverts changed within `span`, counted against who sent last before it.

@@ -148,10 +148,11 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
         };
         set(key, Some(o.by_class.get(class.name()).copied().unwrap_or(0) as f64));
     }
-    // Cut off by the move itself: sent before the new owner's first claim, undecided when it came.
+    // Cut off by the move itself: sent shortly before the new owner's first claim, and not answered.
     let moved = m.wire.answers.iter().find(|a| a.at >= m.fault && a.mac == m.macs[winner.index()]).map(|a| a.at);
     let cut = |s: &&Sample| {
-        during.holds(s.belongs_at()) && s.class != Class::Ok && moved.is_some_and(|t| s.sent <= t && s.done >= t)
+        let near = moved.is_some_and(|t| s.sent <= t && s.sent + IN_FLIGHT >= t);
+        during.holds(s.belongs_at()) && s.class != Class::Ok && near
     };
     set("failed_in_flight", Some(m.fresh.samples.iter().filter(cut).count() as f64));
     let u = outage(&m.udp, UDP_INTERVAL, during);
@@ -205,7 +206,9 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
     set("dual_holder_ms", Some(total_ms(&answering)));
     set("dual_advert_ms", Some(total_ms(&advertising)));
     if !m.failback {
-        let last = answering.iter().chain(&advertising).map(|s| s.to).filter(|&t| t >= m.repair).max();
+        // Shorter than a probe is adverts crossing in a hand-over.
+        let real = |s: &&Span| s.to >= m.repair && s.to - s.from >= wire::PROBE;
+        let last = answering.iter().chain(&advertising).filter(real).map(|s| s.to).max();
         set("one_owner_ms", Some(last.map_or(0.0, |t| ms_between(m.repair, t))));
     }
     set("role_changes", Some(role_changes(&m.wire.adverts, VRID, during) as f64));
@@ -415,6 +418,9 @@ impl Report {
         s
     }
 }
+
+/// A failed request sent so shortly before the VIP moved was in flight then.
+const IN_FLIGHT: Ns = 10 * MS;
 
 /// How many failed requests the timeline names one by one.
 const FAILURES_SHOWN: usize = 6;

@@ -35,7 +35,7 @@ pub fn start_stop(binary: &Path, times: u32) -> Result<Vec<String>> {
     let mut subject = Holdfast::new(binary.to_owned());
     subject.prepare(&place, Lb::Lb1)?;
     place.balancer.nat(&place.fabric, Lb::Lb1, true)?;
-    let mut before = settled_inventory(&place)?;
+    let before = settled_inventory(&place)?;
     let mut left = Vec::new();
     for round in 0..times {
         let ns = place.fabric.lb(Lb::Lb1);
@@ -62,10 +62,11 @@ pub fn start_stop(binary: &Path, times: u32) -> Result<Vec<String>> {
             if left.len() > 20 {
                 break;
             }
-            // Each thing is reported once: what can't be cleared is known from now on.
+            // Each thing is reported once: clear what would show again.
             place.fabric.lb(Lb::Lb1).pids().into_iter().for_each(crate::process::kill_pid);
             std::thread::sleep(Duration::from_millis(100));
-            before = inventory(&place)?;
+            std::fs::remove_dir_all(place.file("lb1-run"))?;
+            std::fs::create_dir_all(place.file("lb1-run"))?;
         }
     }
     subject.stop();
@@ -74,6 +75,7 @@ pub fn start_stop(binary: &Path, times: u32) -> Result<Vec<String>> {
 
 /// Waits until nothing changes any more by itself: the kernel adds IPv6 routes some time after a link came up.
 fn settled_inventory(place: &Place) -> Result<Inventory> {
+    std::thread::sleep(Duration::from_secs(2));
     let mut last = inventory(place)?;
     wait_for(Duration::from_secs(10), Duration::from_secs(2), || {
         let now = inventory(place)?;
