@@ -91,6 +91,8 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     let mut boot = startup::boot(&config, &options.state_dir, &mut notes)?;
     startup::prepare_state_dir(&options.state_dir, USER, &mut notes);
     let api = bind_api(&options.runtime_dir, &mut notes);
+    // Of what starts later: the protocol thread has real-time scheduling of its own.
+    notes.extend(sched::favour().err().map(|reason| reason.to_string()));
     let keep = caps::WORKER | sched::capabilities_needed(sched::PROTOCOL_PRIORITY);
     let dropped = caps::drop_to(USER, keep).map_err(|e| e.to_string())?;
     notes.extend(dropped.notes);
