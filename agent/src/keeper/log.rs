@@ -100,7 +100,7 @@ fn kill_reason(why: KillReason) -> String {
         KillReason::Hung(silent) => format!("no beat for {}", Span(silent)),
         KillReason::Closed => "it closed its socket and went on".to_owned(),
         KillReason::Stuck => "it doesn't read its socket".to_owned(),
-        KillReason::Silent => "it didn't say hello".to_owned(),
+        KillReason::Silent => "it didn't begin its work".to_owned(),
         KillReason::StopDeadline => "it didn't leave within the stop deadline".to_owned(),
         KillReason::Stopping => "stopping before it had begun".to_owned(),
     }

@@ -19,7 +19,8 @@ pub enum ToKeeper {
     /// First message of a worker (the keeper answers with [`ToWorker::Boot`]), and again whenever a reload changes
     /// a limit (then it is not answered).
     Hello {
-        /// Without a [`ToKeeper::Beat`] for this long the worker counts as hung. The keeper takes at least 300 ms.
+        /// Without a [`ToKeeper::Beat`] for this long the worker counts as hung. The keeper takes at least 300 ms, and
+        /// counts from the first beat or record: until then a worker has 10 s since its start.
         hang_limit: Duration,
         /// How long VIPs may wait for a new worker at most. The keeper takes at most 200 ms, and at most twice the
         /// VIP's interval.

@@ -45,7 +45,7 @@ use vips::Vips;
 const HANG_MIN: Duration = Duration::from_millis(300);
 /// A worker that hears nothing of its own for longer is hung whatever it claims.
 const HANG_MAX: Duration = Duration::from_secs(60);
-/// From start to Hello.
+/// From start to the first beat or record. On a busy machine a start takes longer than a hang may.
 const START_LIMIT: Duration = Duration::from_secs(10);
 /// From Stopped, or from the end of the stop deadline, to the exit.
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
@@ -115,6 +115,8 @@ struct Running {
     /// When it last said something.
     beat_at: Instant,
     hello: bool,
+    /// Its protocol thread has begun: silence means something from here on.
+    beating: bool,
     /// It said Stopped then.
     done: Option<Instant>,
     /// Its end of the socket pair was closed then: it is about to exit, or lost its mind.
@@ -258,7 +260,7 @@ impl Keeper {
         match running {
             Running { done: Some(done), .. } => Some(*done + LEAVE_LIMIT),
             Running { closed: Some(closed), .. } => Some(*closed + EXIT_LIMIT),
-            Running { hello: false, since, .. } => Some(*since + START_LIMIT),
+            Running { beating: false, since, .. } => Some(*since + START_LIMIT),
             Running { beat_at, .. } if !mutants::off("keeper-hang") => Some(*beat_at + self.hang_limit),
             Running { .. } => None,
         }
@@ -326,7 +328,7 @@ impl Keeper {
                     Running { done: Some(_), .. } | Running { closed: Some(_), .. } => {
                         self.kill(now, KillReason::Closed)
                     }
-                    Running { hello: false, .. } => self.kill(now, KillReason::Silent),
+                    Running { beating: false, .. } => self.kill(now, KillReason::Silent),
                     Running { beat_at, .. } => {
                         let silent = now.saturating_duration_since(*beat_at);
                         self.kill(now, KillReason::Hung(silent));
@@ -340,8 +342,15 @@ impl Keeper {
 
     fn worker_spawned(&mut self, now: Instant, process: Process) {
         let Worker::Spawning = self.worker else { return };
-        self.worker =
-            Worker::Running(Running { process, since: now, beat_at: now, hello: false, done: None, closed: None });
+        self.worker = Worker::Running(Running {
+            process,
+            since: now,
+            beat_at: now,
+            hello: false,
+            beating: false,
+            done: None,
+            closed: None,
+        });
         self.out.event(Event::WorkerStarted { pid: process.pid });
         if self.stopping.is_some() {
             self.kill(now, KillReason::Stopping);
@@ -362,6 +371,7 @@ impl Keeper {
         let running = match (&mut self.worker, message) {
             (Worker::Running(running), message) => {
                 running.beat_at = now;
+                running.beating |= matches!(message, ToKeeper::Beat | ToKeeper::Owner(_));
                 (running, message)
             }
             // Its last words, sent before it was killed.
@@ -543,7 +553,7 @@ fn describe(why: KillReason, what: &str) -> String {
         KillReason::Hung(silent) => format!("hung, no beat for {} ms, {what}", silent.as_millis()),
         KillReason::Closed => format!("closed its socket, {what}"),
         KillReason::Stuck => format!("did not read its socket, {what}"),
-        KillReason::Silent => format!("said nothing for {} s, {what}", START_LIMIT.as_secs()),
+        KillReason::Silent => format!("did not begin its work within {} s, {what}", START_LIMIT.as_secs()),
         KillReason::StopDeadline => format!("did not leave in time, {what}"),
         KillReason::Stopping => format!("killed while stopping, {what}"),
     }

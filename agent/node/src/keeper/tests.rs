@@ -35,10 +35,11 @@ impl Bench {
         bench
     }
 
-    /// With a worker that said Hello.
+    /// With a worker that has begun.
     fn working() -> Self {
         let mut bench = Self::new();
         bench.hello();
+        bench.say(ToKeeper::Beat);
         bench
     }
 
@@ -291,6 +292,7 @@ fn the_hang_limit_is_the_workers_but_never_under_300_ms() {
     for (asked, limit) in [(10, 300), (900, 900)] {
         let mut bench = Bench::new();
         bench.say(ToKeeper::Hello { hang_limit: ms(asked), resume_limit: ms(200) });
+        bench.say(ToKeeper::Beat);
         bench.run(ms(2_000));
         assert_eq!(bench.times(|o| *o == Output::KillWorker), [limit]);
     }
@@ -373,10 +375,28 @@ fn a_second_crash_does_not_prolong_the_grace() {
 }
 
 #[test]
-fn a_worker_that_never_says_hello_is_killed() {
+fn a_worker_that_never_begins_is_killed_with_or_without_a_hello() {
+    for hello in [false, true] {
+        let mut bench = Bench::new();
+        bench.run(ms(100));
+        if hello {
+            bench.hello();
+        }
+        bench.run(ms(20_000));
+        assert_eq!(bench.times(|o| *o == Output::KillWorker), [10_000]);
+    }
+}
+
+#[test]
+fn a_slow_start_is_no_hang() {
     let mut bench = Bench::new();
-    bench.run(ms(20_000));
-    assert_eq!(bench.times(|o| *o == Output::KillWorker), [10_000]);
+    bench.hello();
+    bench.run(ms(3_000));
+    bench.say(owner("web", 10, true));
+    bench.run(ms(299));
+    assert_eq!(bench.times(|o| *o == Output::KillWorker), [0; 0]);
+    bench.run(ms(1));
+    assert_eq!(bench.times(|o| *o == Output::KillWorker), [3_300]);
 }
 
 #[test]

@@ -315,7 +315,7 @@ pub enum KillReason {
     Closed,
     /// It doesn't read its socket.
     Stuck,
-    /// It did not say Hello.
+    /// It did not begin: no Hello, or no beat after it.
     Silent,
     /// It did not leave within the stop deadline.
     StopDeadline,
