@@ -22,7 +22,7 @@ const PROBE_TRIES: u8 = 2;
 const PROBE_WAIT: Duration = Duration::from_millis(20);
 /// A probe that was never answered is forgotten after this.
 const PROBE_LOST: Duration = Duration::from_millis(500);
-/// "Keep" is an answer to a claim of ours not older than this.
+/// "Keep" is an answer to a claim of ours not older than this and two intervals.
 const CLAIM_OPEN: Duration = Duration::from_millis(500);
 
 impl Node {
@@ -227,6 +227,11 @@ impl Node {
     }
 
     fn on_claim(&mut self, now: Instant, peer: PeerId, id: VipId, cause: ClaimCause, probe: IpAddr) {
+        if cause == ClaimCause::Preempt && self.run(id).router.state() == State::Active {
+            // Its advert should be here already. One interval is enough for the next, then it can't reach us.
+            let at = now + self.vip_config(id).vrrp.interval.duration();
+            self.run_mut(id).contest.get_or_insert((peer, at));
+        }
         let contested = cause == ClaimCause::DownTimer && self.run(id).router.state() == State::Active;
         let (IpAddr::V4(target), Some((ifindex, source))) = (probe, self.run(id).path) else { return };
         let busy = self.run(id).probe.is_some_and(|p| now.saturating_duration_since(p.since) < PROBE_LOST);
@@ -242,6 +247,21 @@ impl Node {
         self.run_mut(id).probe = Some(ClaimProbe { peer, target, since: now, cause: event });
         let (tries, wait) = (PROBE_TRIES, PROBE_WAIT);
         self.out.urgent.push(Output::ArpProbe { vip: id, ifindex, source, target, tries, wait });
+    }
+
+    /// A peer that preempted us without our hearing its adverts would own the VIP beside us for good: it releases.
+    pub(crate) fn settle_contest(&mut self, now: Instant, id: VipId) {
+        let Some((peer, _)) = self.run(id).contest.filter(|(_, at)| *at <= now) else { return };
+        self.run_mut(id).contest = None;
+        if !self.world.active(peer, id, now) {
+            return;
+        }
+        let kind = Kind::Claimed { vip: self.vip_name(id), peer: self.peer_name(peer) };
+        let event = self.event(now, None, kind);
+        let keep = Message::Keep { vip: self.vip_name(id), role_epoch: self.view(id).role_epoch };
+        self.send(now, peer, &keep);
+        let why = format!("{} preempted it, but its adverts don't arrive here", self.peer_name(peer));
+        self.reassert(now, id, event, why);
     }
 
     pub(crate) fn on_arp_probed(&mut self, now: Instant, id: VipId, target: Ipv4Addr, answered: bool) {
@@ -267,10 +287,15 @@ impl Node {
     }
 
     fn on_keep(&mut self, now: Instant, peer: PeerId, id: VipId) {
-        let open = self.run(id).claimed_at.is_some_and(|at| now.saturating_duration_since(at) <= CLAIM_OPEN);
-        if !open || self.run(id).router.state() != State::Active {
+        let open = CLAIM_OPEN + self.vip_config(id).vrrp.interval.duration() * 2;
+        let claimed = self.run(id).claimed.filter(|(at, _)| now.saturating_duration_since(*at) <= open);
+        let Some((_, cause)) = claimed.filter(|_| self.run(id).router.state() == State::Active) else {
             self.count("keeps_ignored");
             return;
+        };
+        if cause == ClaimCause::Preempt {
+            let time = self.run_mut(id).unheard_time();
+            self.run_mut(id).yield_until = Some(now + time);
         }
         let kind = Kind::Keep { vip: self.vip_name(id), peer: self.peer_name(peer) };
         let event = self.event(now, None, kind);

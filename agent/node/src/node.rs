@@ -262,6 +262,7 @@ impl Node {
     /// The earliest of everything that waits for a time.
     fn next_wake(&self, now: Instant) -> Option<Instant> {
         let routers = self.vips.iter().filter_map(|run| run.router.poll_timeout());
+        let contests = self.vips.iter().filter_map(|run| run.contest.map(|(_, at)| at));
         let announcers = self.vips.iter().filter_map(|run| run.announcer.poll_timeout());
         let views = self.world.vips.iter().flat_map(|view| {
             let fault = view.fault.map(|f| f.until);
@@ -274,6 +275,7 @@ impl Node {
         let checks = self.checks.poll_timeout();
         let wake = routers
             .chain(announcers)
+            .chain(contests)
             .chain(views)
             .chain(channel)
             .chain(operators.filter(|at| *at > now))

@@ -11,6 +11,9 @@ use holdfast_vrrp::router::{Notice, Reason, ReassertReason, Transition};
 use holdfast_vrrp::{Input, Priority, State, wire};
 use std::time::{Duration, Instant};
 
+/// Active for this long: our adverts do reach whoever else is there.
+const HEARD_WELL: Duration = Duration::from_secs(10);
+
 impl Node {
     pub(crate) fn on_vrrp(&mut self, now: Instant, ifindex: u32, packet: &[u8]) {
         let received = match wire::decode_packet(packet) {
@@ -41,8 +44,9 @@ impl Node {
         let view = self.view_mut(id);
         view.heard = Some(heard);
         if advert.priority != Priority::RESIGN {
-            // The segment speaks again: adverts decide.
-            if view.yielded_to.take().is_some() {
+            // The segment speaks again: adverts decide. But for a while after the owner said that ours don't reach it.
+            let held = self.run(id).yield_until.is_some_and(|until| now < until);
+            if !held && self.view_mut(id).yielded_to.take().is_some() {
                 self.dirty = true;
             }
             self.successor_seen(now, id, received.source.to_string());
@@ -61,6 +65,7 @@ impl Node {
 
     pub(crate) fn run_routers(&mut self, now: Instant) {
         for id in self.ids() {
+            self.settle_contest(now, id);
             if self.run(id).router.poll_timeout().is_none_or(|at| at > now) {
                 continue;
             }
@@ -94,6 +99,10 @@ impl Node {
                     let Some((ifindex, _)) = run.path else { continue };
                     let resigns = payload == run.router.resign_payload();
                     let advert = Output::Advert { vip: id, ifindex, source, payload };
+                    if resigns {
+                        // What was to be said before in this turn must not come after.
+                        self.out.adverts.retain(|o| !matches!(o, Output::Advert { vip, .. } if *vip == id));
+                    }
                     if resigns { &mut self.out.urgent } else { &mut self.out.adverts }.push(advert);
                 }
                 holdfast_vrrp::Output::Transition(transition) => self.on_transition(now, id, transition),
@@ -155,7 +164,8 @@ impl Node {
             let run = self.run_mut(id);
             run.announcer.stop();
             run.probe = None;
-            run.claimed_at = None;
+            run.contest = None;
+            run.claimed = None;
             self.hooks(id, HookEvent::Backup, &why);
         }
     }
@@ -171,7 +181,8 @@ impl Node {
         let run = self.run_mut(id);
         run.last_sent = None;
         run.probe = None;
-        run.claimed_at = None;
+        run.contest = None;
+        run.claimed = None;
         if *reason != Reason::Resumed {
             run.announcer.took_over(now);
         }
@@ -185,9 +196,7 @@ impl Node {
             Reason::Preempt { .. } => ClaimCause::Preempt,
             _ => return,
         };
-        if cause == ClaimCause::DownTimer {
-            self.run_mut(id).claimed_at = Some(now);
-        }
+        self.run_mut(id).claimed = Some((now, cause));
         self.claim(now, id, cause);
     }
 
@@ -213,6 +222,9 @@ impl Node {
         self.count("adverts_sent");
         if self.view(id).state != State::Active {
             return;
+        }
+        if now.saturating_duration_since(self.view(id).since) > HEARD_WELL {
+            self.run_mut(id).unheard = 0;
         }
         let failing = self.view_mut(id).send_failing_since.take();
         self.dirty |= failing.is_some();

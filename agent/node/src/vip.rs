@@ -4,7 +4,7 @@ use crate::announce::Announcer;
 use crate::config::Vip;
 use crate::io::OwnerRecord;
 use holdfast_statesync::channel::PeerId;
-use holdfast_statesync::message::Fitness;
+use holdfast_statesync::message::{ClaimCause, Fitness};
 use holdfast_vrrp::{Addresses, Router, RouterConfig};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
@@ -39,8 +39,14 @@ pub(crate) struct VipRun {
     pub cause: Option<u64>,
     pub last_sent: Option<Instant>,
     pub vanished: VecDeque<Instant>,
-    /// We took it by down timer and said so.
-    pub claimed_at: Option<Instant>,
+    /// A peer says that it preempted us. If its adverts don't reach us by then, it hears so.
+    pub contest: Option<(PeerId, Instant)>,
+    /// We took it and said so.
+    pub claimed: Option<(Instant, ClaimCause)>,
+    /// Adverts of the one whom we yielded to don't end that before.
+    pub yield_until: Option<Instant>,
+    /// Preemptions in a row that the owner didn't hear.
+    pub unheard: u32,
     faults: u32,
     last_fault: Option<Instant>,
 }
@@ -83,7 +89,10 @@ impl VipRun {
             cause: None,
             last_sent: None,
             vanished: VecDeque::new(),
-            claimed_at: None,
+            contest: None,
+            claimed: None,
+            yield_until: None,
+            unheard: 0,
             faults: 0,
             last_fault: None,
         }
@@ -97,6 +106,13 @@ impl VipRun {
         self.last_fault = Some(now);
         let time = FAULT_FIRST.saturating_mul(1 << self.faults.min(6)).min(FAULT_LAST);
         self.faults = self.faults.saturating_add(1);
+        time
+    }
+
+    /// The owner didn't hear our preemption: how long to leave it alone.
+    pub(crate) fn unheard_time(&mut self) -> Duration {
+        let time = FAULT_FIRST.saturating_mul(1 << self.unheard.min(6)).min(FAULT_LAST);
+        self.unheard = self.unheard.saturating_add(1);
         time
     }
 

@@ -161,6 +161,40 @@ fn a_holder_whose_adverts_alone_are_lost_keeps_the_vip() {
 }
 
 #[test]
+fn an_owner_that_is_heard_by_nobody_but_hears_the_other_does_not_own_beside_it() {
+    let mut lab = Lab::settled(&[254, 253], true);
+    lab.cut.insert((0, 1));
+    lab.run(ms(600));
+    let mut dual = 0;
+    for _ in 0..10_000 {
+        lab.run(ms(1));
+        dual += usize::from(lab.owners().len() > 1);
+        assert!(!lab.owners().is_empty());
+    }
+    // Tried again after 1, 2, 4 … s, each time for one interval.
+    assert!(dual <= 5 * 102, "{dual} ms\n{}", lab.story());
+    lab.cut.clear();
+    lab.run(ms(60_000));
+    assert_eq!(lab.owners(), [0]);
+}
+
+#[test]
+fn a_resignation_is_the_last_word_of_its_turn() {
+    let mut lab = Lab::settled(&[254, 253], false);
+    // The balancer dies at the very instant of a regular advert.
+    let due = lab.node(0).vips[0].router.poll_timeout().expect("an armed timer");
+    lab.run(due - lab.now - Duration::from_nanos(1));
+    lab.now = due;
+    let since = lab.at();
+    lab.kill_balancer(0);
+    let log = lab.log_since(0, since);
+    let adverts = log.iter().filter(|o| matches!(o, Output::Advert { .. })).count();
+    assert_eq!(adverts, 1, "{log:?}");
+    lab.run(ms(5));
+    assert_eq!(lab.owners(), [1]);
+}
+
+#[test]
 fn a_lost_carrier_hands_over_at_once_and_drops_the_address() {
     let mut lab = Lab::settled(&[254, 253], true);
     lab.link(0, false);

@@ -226,7 +226,7 @@ fn cases(n: u32) -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(cases(200))]
+    #![proptest_config(cases(100))]
 
     #[test]
     fn no_order_of_inputs_panics(inputs in proptest::collection::vec(wild(), 1..80), channel: bool) {
@@ -242,7 +242,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(60))]
+    #![proptest_config(cases(25))]
 
     #[test]
     fn after_any_faults_there_is_one_owner_within_two_down_times(
