@@ -197,6 +197,7 @@ pub struct Boot {
 }
 
 /// Answer to a [`Request`]. Each request gets any number of `Progress` and then exactly one other.
+#[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
     /// Status as asked.

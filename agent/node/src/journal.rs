@@ -214,3 +214,42 @@ impl Journal {
         Some(Event { id: self.last_id, cause, suppressed, kind })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed() -> Kind {
+        Kind::ProbeFailed { check: "web".to_owned(), sequence: 1, why: "refused".to_owned() }
+    }
+
+    #[test]
+    fn repeated_faults_are_held_back_and_counted_in_the_next_that_passes() {
+        #[allow(clippy::disallowed_methods, reason = "the origin of virtual time")]
+        let now = Instant::now();
+        let mut journal = Journal::new(41);
+        let written: Vec<u64> = (0..100).filter_map(|_| journal.record(now, None, failed())).map(|e| e.id).collect();
+        assert_eq!(written, [42, 43, 44, 45, 46], "ids go on where the last run ended");
+        let other = Kind::ProbeFailed { check: "other".to_owned(), sequence: 1, why: String::new() };
+        assert!(journal.record(now, None, other).is_some(), "each fault has its own limit");
+        let next = journal.record(now + BURST_WINDOW, Some(3), failed()).expect("a new window");
+        assert_eq!((next.id, next.cause, next.suppressed), (48, Some(3), 95));
+    }
+
+    #[test]
+    fn a_change_of_state_is_never_held_back() {
+        #[allow(clippy::disallowed_methods, reason = "the origin of virtual time")]
+        let now = Instant::now();
+        let mut journal = Journal::new(0);
+        let kind = || Kind::PeerUp { peer: "lb2".to_owned(), epoch: 1 };
+        assert_eq!((0..1_000).filter_map(|_| journal.record(now, None, kind())).count(), 1_000);
+    }
+
+    #[test]
+    fn an_entry_is_one_flat_object() {
+        let event = Event { id: 7, cause: Some(6), suppressed: 0, kind: failed() };
+        let text = serde_json::to_string(&event).expect("JSON");
+        assert_eq!(text, r#"{"id":7,"cause":6,"event":"probe_failed","check":"web","sequence":1,"why":"refused"}"#);
+        assert_eq!(serde_json::from_str::<Event>(&text).expect("an event"), event);
+    }
+}

@@ -146,7 +146,7 @@ impl Node {
         self.report_due = true;
         self.dirty = true;
         self.count("role_changes");
-        let cause = self.run_mut(id).cause.take().or(left.and_then(|l| l.event));
+        let cause = self.run_mut(id).cause.take().or_else(|| left.and_then(|l| l.event));
         let word = |state| state_word(state).to_owned();
         let kind =
             Kind::VipState { vip: self.vip_name(id), from: word(from), to: word(to), reason: why.clone(), role_epoch };

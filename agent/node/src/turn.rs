@@ -193,7 +193,7 @@ impl Node {
         let vip = self.vip_config(id);
         let balancer = vip.balancer.and_then(|b| self.world.balancers.get(usize::from(b.0))?.event);
         let checks = vip.checks.iter().filter_map(|c| self.world.checks.get(usize::from(c.0))?.event);
-        let operator = self.drain.as_ref().and_then(|d| d.event).or(self.stop.as_ref().and_then(|s| s.event));
+        let operator = self.drain.as_ref().and_then(|d| d.event).or_else(|| self.stop.as_ref().and_then(|s| s.event));
         let withheld = plan.fitness == Fitness::Withheld;
         let cause = if withheld { operator } else { checks.chain(balancer).max() };
         let kind = Kind::VipFitness {

@@ -520,7 +520,7 @@ impl Lab {
         match output {
             Output::Advert { vip, source, payload, .. } => {
                 let host = &self.hosts[i];
-                let errno = host.send_errno.or((!host.up).then_some(100));
+                let errno = host.send_errno.or_else(|| (!host.up).then_some(100));
                 let result = errno.map_or(Ok(()), |errno| Err(SendError { errno }));
                 if result.is_ok() && !self.mute.contains(&i) {
                     for p in 0..self.hosts.len() {
