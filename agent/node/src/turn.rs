@@ -86,7 +86,8 @@ impl Node {
 
     /// Times that have passed. True: a decision may change.
     fn expire(&mut self, now: Instant) -> bool {
-        let mut changed = false;
+        let mut changed = self.drain.as_ref().is_some_and(|drain| drain.deadline <= now)
+            || self.stop.as_ref().is_some_and(|stop| !stop.releasing && stop.deadline <= now);
         for view in &mut self.world.vips {
             if view.fault.is_some_and(|fault| fault.until <= now) {
                 view.fault = None;
