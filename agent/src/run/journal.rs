@@ -18,8 +18,10 @@ pub const OLD_FILE: &str = "events.1.jsonl";
 const ROTATE_AT: u64 = 10 << 20;
 /// Lines that wait for a disk that refuses.
 const WAITING_MAX: usize = 4_096;
-/// How much of the file's end is read at start.
+/// How much of the file's end is read at start, …
 const TAIL: u64 = 512 * 1024;
+/// … and how much of it for the last id alone.
+const LAST_LINES: u64 = 8 * 1024;
 
 /// Writes the journal. Its methods touch the disk: call them where waiting is allowed.
 #[derive(Debug)]
@@ -125,30 +127,33 @@ fn open_at_line_start(path: &Path) -> io::Result<(File, u64)> {
 
 /// The newest entries on disk, oldest first; what can't be read is left out.
 pub(super) fn tail(dir: &Path) -> io::Result<Vec<Recorded>> {
-    let mut entries = tail_of(&dir.join(FILE))?;
+    let mut entries = tail_of(&dir.join(FILE), TAIL)?;
     if entries.is_empty() {
         // Rotated a moment ago.
-        entries = tail_of(&dir.join(OLD_FILE))?;
+        entries = tail_of(&dir.join(OLD_FILE), TAIL)?;
     }
     Ok(entries)
 }
 
-fn tail_of(path: &Path) -> io::Result<Vec<Recorded>> {
+fn tail_of(path: &Path, most: u64) -> io::Result<Vec<Recorded>> {
     let mut file = match File::open(path) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(e),
     };
     let size = file.seek(SeekFrom::End(0))?;
-    file.seek(SeekFrom::Start(size.saturating_sub(TAIL)))?;
+    file.seek(SeekFrom::Start(size.saturating_sub(most)))?;
     let mut bytes = Vec::new();
-    file.take(TAIL).read_to_end(&mut bytes)?;
+    file.take(most).read_to_end(&mut bytes)?;
     Ok(bytes.split(|b| *b == b'\n').filter_map(Recorded::from_json).collect())
 }
 
 /// The last id on disk, so that ids go on; 0 without a journal.
 pub(super) fn last_id(dir: &Path, notes: &mut Vec<String>) -> u64 {
-    match tail(dir) {
+    // A resuming worker is waited for: the last few lines tell, all of them only if those don't.
+    let few = tail_of(&dir.join(FILE), LAST_LINES);
+    let entries = if few.as_ref().is_ok_and(Vec::is_empty) { tail(dir) } else { few };
+    match entries {
         Ok(entries) => entries.iter().map(|e| e.event.id).max().unwrap_or(0),
         Err(e) => {
             notes.push(format!("{}: {e}; event ids begin anew", dir.join(FILE).display()));
@@ -184,6 +189,23 @@ mod tests {
     }
 
     #[test]
+    fn the_last_id_is_found_behind_garbage_and_after_a_rotation() {
+        let dir = Dir::new();
+        write(&mut Writer::new(dir.root()), 1..=7);
+        let path = dir.path(FILE);
+        let mut text = fs::read(&path).expect("readable");
+        text.extend_from_slice(&[b'x'; LAST_LINES as usize]);
+        fs::write(&path, text).expect("writable");
+        let mut notes = Vec::new();
+        assert_eq!(last_id(dir.root(), &mut notes), 7);
+        fs::rename(&path, dir.path(OLD_FILE)).expect("same directory");
+        assert_eq!(last_id(dir.root(), &mut notes), 7);
+        fs::write(&path, "").expect("writable");
+        assert_eq!(last_id(dir.root(), &mut notes), 7);
+        assert!(notes.is_empty(), "{notes:?}");
+    }
+
+    #[test]
     fn a_torn_last_line_is_left_out_and_spoils_no_other() {
         let dir = Dir::new();
         write(&mut Writer::new(dir.root()), 1..=2);
@@ -208,7 +230,7 @@ mod tests {
         assert_eq!(names, [OLD_FILE, FILE]);
         let newest = ids(&tail(dir.root()).expect("readable"));
         assert_eq!(newest.last(), Some(&40));
-        let old = ids(&tail_of(&dir.path(OLD_FILE)).expect("readable"));
+        let old = ids(&tail_of(&dir.path(OLD_FILE), TAIL).expect("readable"));
         assert_eq!(old.last().map(|id| id + 1), newest.first().copied(), "no line is lost in between");
     }
 
