@@ -1,6 +1,7 @@
 //! What comes from and goes to the segment: adverts, the routers' timers and changes of state, stalls.
 
 use crate::config::{HookEvent, VipId};
+use crate::decide::Participation;
 use crate::io::{Output, SendError};
 use crate::journal::Kind;
 use crate::node::Node;
@@ -26,8 +27,8 @@ impl Node {
         };
         let mine = |id: &VipId| {
             let vip = self.vip_config(*id);
-            let on = self.world.link(&vip.vrrp.interface).map(|link| link.ifindex);
-            vip.vrrp.vrid == received.advert.vrid && on == Some(ifindex)
+            let on = || self.world.link(&vip.vrrp.interface).map(|link| link.ifindex);
+            vip.vrrp.vrid == received.advert.vrid && on() == Some(ifindex)
         };
         let Some(id) = self.ids().find(mine) else {
             self.count("adverts_unknown_vrid");
@@ -152,7 +153,9 @@ impl Node {
             Kind::VipState { vip: self.vip_name(id), from: word(from), to: word(to), reason: why.clone(), role_epoch };
         let event = self.event(now, cause, kind);
         if to == State::Active {
-            self.became_active(now, id, &reason, event);
+            // Taking back what a drain gave away, or what a former worker held, says nothing of what we can.
+            let quiet = resumed || left.is_some_and(|l| l.planned);
+            self.became_active(now, id, &reason, event, quiet);
             self.hooks(id, HookEvent::Active, &why);
             if left.is_some_and(|l| l.planned) {
                 self.drain_taken_back(now, id, event);
@@ -166,13 +169,16 @@ impl Node {
             run.probe = None;
             run.contest = None;
             run.claimed = None;
-            self.hooks(id, HookEvent::Backup, &why);
+            let off = self.plan.vips.get(usize::from(id.0)).map(|p| p.participation) == Some(Participation::Off);
+            if !off {
+                self.hooks(id, HookEvent::Backup, &why);
+            }
         }
     }
 
-    fn became_active(&mut self, now: Instant, id: VipId, reason: &Reason, event: Option<u64>) {
+    fn became_active(&mut self, now: Instant, id: VipId, reason: &Reason, event: Option<u64>, quiet: bool) {
         let configured = self.vip_config(id).vrrp.priority;
-        let last_resort = is_last_resort(self.run(id).router.priority(), configured);
+        let last_resort = !quiet && is_last_resort(self.run(id).router.priority(), configured);
         let view = self.view_mut(id);
         view.yielded_to = None;
         view.relisten_until = None;

@@ -126,6 +126,7 @@ fn a_drain_without_a_channel_is_taken_back_when_nobody_takes_over() {
     assert_eq!(lab.owners(), [0]);
     assert!(lab.unowned_max.is_zero());
     assert_eq!(lab.hosts[0].intents.drain, None);
+    assert!(!lab.has(0, |k| matches!(k, Kind::FailOpen { .. })), "it can serve: {}", lab.story());
 }
 
 #[test]

@@ -183,6 +183,21 @@ fn a_stop_hands_over_without_a_gap_and_leaves_nothing() {
 }
 
 #[test]
+fn a_worker_that_died_in_the_middle_of_a_drain_resumes_and_goes_on_with_it() {
+    let mut lab = Lab::settled(&[254, 253], true);
+    let role_epoch = lab.node(0).world().vips[0].role_epoch;
+    lab.drain(0, &[], false);
+    // Its last words never left.
+    lab.crash(0);
+    lab.hosts[0].kernel.insert((2, VIP, 32), (true, None));
+    lab.boot(0, vec![("web".to_owned(), role_epoch)]);
+    lab.run(ms(1_000));
+    assert_eq!(lab.owners(), [1], "{}", lab.story());
+    assert!(!lab.has(0, |k| matches!(k, Kind::FailOpen { .. })), "{}", lab.story());
+    assert!(lab.hosts[0].intents.drain.is_some());
+}
+
+#[test]
 fn a_drain_while_the_agent_stops_is_refused_and_one_on_its_way_aborted() {
     let mut lab = Lab::settled(&[254, 253], true);
     lab.crash(1);

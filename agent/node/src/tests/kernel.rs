@@ -188,7 +188,7 @@ fn hooks_run_at_active_and_backup_with_the_reason() {
     let mut lab = Lab::new(&[254], false);
     let hook = Hook {
         name: name("tell"),
-        on: vec![HookEvent::Active, HookEvent::Fault],
+        on: vec![HookEvent::Active, HookEvent::Backup, HookEvent::Fault],
         exec: vec!["/bin/true".to_owned()],
         timeout: ms(1_000),
     };
