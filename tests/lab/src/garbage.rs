@@ -9,6 +9,7 @@ use crate::load::Stopper;
 use crate::metrics::{Span, advert_lateness_ms, dual_holders, outage, percentile, role_changes, total_ms};
 use crate::run::{DEADLINE, Options, Pair};
 use crate::subject::INTERVAL;
+use crate::watch::reference::VOID;
 use crate::watch::wire::{PROBE, open};
 use anyhow::{Context, Result};
 use pnet::util::MacAddr;
@@ -46,6 +47,8 @@ pub struct Outcome {
     pub late_max_ms: f64,
     /// The machine's own worst lateness.
     pub machine_late_ms: f64,
+    /// lb1's own account.
+    pub journal: Vec<String>,
 }
 
 impl Outcome {
@@ -64,12 +67,24 @@ impl Outcome {
             && self.late_p99_ms <= tenth
     }
 
+    /// The machine was too late itself for this to say anything.
+    #[must_use]
+    pub fn void(&self) -> bool {
+        self.machine_late_ms > ms_between(0, VOID)
+    }
+
     /// For people.
     #[must_use]
     pub fn text(&self) -> String {
+        let events: String = self.journal.iter().map(|l| format!("    {l}\n")).collect();
+        let verdict = match (self.pass(), self.void()) {
+            (true, _) => "PASS\n".to_owned(),
+            (false, true) => "void: the machine was late\n".to_owned(),
+            (false, false) => format!("FAIL\n  lb1's events:\n{events}"),
+        };
         format!(
             "{}: {} packets to the VRRP group, {} datagrams to the channel's port, of {} each\n  failed requests {}, role changes {}, \
-             dual holder {:.0} ms, address changes {}\n  adverts late: p99 {:.2} ms, max {:.2} ms (the machine: {:.2} ms)\n{}\n",
+             dual holder {:.0} ms, address changes {}\n  adverts late: p99 {:.2} ms, max {:.2} ms (the machine: {:.2} ms)\n{}",
             self.subject,
             self.vrrp,
             self.channel,
@@ -81,7 +96,7 @@ impl Outcome {
             self.late_p99_ms,
             self.late_max_ms,
             self.machine_late_ms,
-            if self.pass() { "PASS" } else { "FAIL" }
+            verdict
         )
     }
 }
@@ -139,11 +154,12 @@ pub fn garbage(o: &Options, rate: u32, seconds: u32, seed: u64) -> Result<Outcom
     }
     let span = Span { from, to: now() };
     sleep_until(now() + DEADLINE);
-    let (subject, with_channel) = (pair.version(), pair.channel());
+    let (subject, with_channel, journal) = (pair.version(), pair.channel(), pair.journal());
     let m = pair.finish()?;
     let late = advert_lateness_ms(&m.wire.adverts, Lb::Lb1.front(), INTERVAL.as_nanos() as u64, span);
     Ok(Outcome {
         subject,
+        journal,
         wanted: u64::from(rate) * u64::from(seconds),
         with_channel,
         vrrp: vrrp.load(Ordering::Relaxed),

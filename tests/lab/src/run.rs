@@ -287,6 +287,12 @@ impl Pair {
         self.session.subject.version()
     }
 
+    /// lb1's own account of what happened.
+    #[must_use]
+    pub fn journal(&self) -> Vec<String> {
+        self.session.subject.journal(&self.session.place, Lb::Lb1)
+    }
+
     /// Stops everything and returns what was recorded; `fault`, `repair` and `settled` are the end.
     ///
     /// # Errors
