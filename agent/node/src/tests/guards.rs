@@ -10,6 +10,8 @@ use holdfast_statesync::message::Message;
 use holdfast_vrrp::State;
 
 type Verdict = Result<(), String>;
+#[cfg(feature = "mutants")]
+type Scenario = fn() -> Verdict;
 
 fn expect(what: &str, holds: bool) -> Verdict {
     if holds { Ok(()) } else { Err(what.to_owned()) }
@@ -93,7 +95,7 @@ fn an_owner_probes_before_it_yields() {
 #[cfg(feature = "mutants")]
 #[test]
 fn each_scenario_fails_without_its_guard() {
-    let scenarios: [(&'static str, fn() -> Verdict); 5] = [
+    let scenarios: [(&str, Scenario); 5] = [
         ("interlock-last-node", last_node_refuses),
         ("fresh-claim-only", stale_word_refuses),
         ("shared-vips-only", only_shared_vips_are_touched),
