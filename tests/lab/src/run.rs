@@ -13,7 +13,11 @@ use crate::responder::Responder;
 use crate::subject::holdfast::Holdfast;
 use crate::subject::keepalived::Keepalived;
 use crate::subject::{INTERVAL, Place, Subject, SubjectKind};
-use crate::watch::{address::Addresses, reference::Reference, wire::Wire};
+use crate::watch::{
+    address::Addresses,
+    reference::{Reference, VOID},
+    wire::Wire,
+};
 use anyhow::{Context, Result, bail};
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
@@ -170,7 +174,17 @@ pub fn drill(drill: &Drill, o: &Options) -> Result<Report> {
                 }
             },
         };
-        match one_run(drill, o, s) {
+        let reference = Reference::start()?;
+        let _without = make_realtime(reference.thread(), 90);
+        let outcome = one_run(drill, o, s);
+        let late = reference.finish()?.into_iter().map(|(_, l)| l).max().unwrap_or(0);
+        match outcome {
+            // A machine that stands still fails checks on both hosts: what broke off then says nothing either.
+            Err(e) if late > VOID => {
+                voids += 1;
+                report.runs.push(Run { void: Some(format!("the machine was late, then: {e:#}")), ..Run::default() });
+                session = None;
+            }
             Ok(run) => {
                 voids += usize::from(run.void.is_some());
                 if o.narrate {
