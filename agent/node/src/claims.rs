@@ -5,7 +5,7 @@
 
 use crate::config::VipId;
 use crate::decide::Participation;
-use crate::io::Output;
+use crate::io::{Output, ProbeOutcome};
 use crate::journal::Kind;
 use crate::mutants;
 use crate::node::Node;
@@ -13,7 +13,7 @@ use crate::vip::ClaimProbe;
 use crate::world::PeerView;
 use holdfast_statesync::channel::{self, PeerId};
 use holdfast_statesync::message::{ClaimCause, Fitness, Message, Role, VipReport};
-use holdfast_vrrp::{Input, State};
+use holdfast_vrrp::{Input, Priority, State};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
@@ -264,7 +264,10 @@ impl Node {
         self.reassert(now, id, event, why);
     }
 
-    pub(crate) fn on_arp_probed(&mut self, now: Instant, id: VipId, target: Ipv4Addr, answered: bool) {
+    /// Answered by the claimer: only adverts were lost, it releases. By nobody at all: this node is cut off, it releases.
+    /// By others but not by the claimer: they don't hear each other, so each may serve whom it reaches; most likely
+    /// the claimer is the one cut off, and giving in to it would leave the clients with nobody.
+    pub(crate) fn on_arp_probed(&mut self, now: Instant, id: VipId, target: Ipv4Addr, outcome: ProbeOutcome) {
         if usize::from(id.0) >= self.vips.len() {
             return;
         }
@@ -273,17 +276,35 @@ impl Node {
         if self.run(id).router.state() != State::Active {
             return;
         }
-        let kind = Kind::ClaimProbed { vip: self.vip_name(id), peer: self.peer_name(probe.peer), answered };
-        let event = self.event(now, probe.cause, kind);
-        if !answered {
-            self.yield_to(now, id, probe.peer, event);
-            return;
+        let (vip, peer) = (self.vip_name(id), self.peer_name(probe.peer));
+        let (answered, others_answered) = (outcome == ProbeOutcome::Target, outcome == ProbeOutcome::Others);
+        let event = self.event(now, probe.cause, Kind::ClaimProbed { vip, peer, answered, others_answered });
+        match outcome {
+            ProbeOutcome::Target => {}
+            // Its adverts arrive here, so both serve the same clients: one of us must go, and we were first.
+            ProbeOutcome::Others if self.hears(id, probe) => {}
+            ProbeOutcome::Others if !mutants::off("witnesses") => {
+                let why = format!("{} claimed it and can't be reached, others here can", self.peer_name(probe.peer));
+                self.reassert(now, id, event, why);
+                return;
+            }
+            ProbeOutcome::Others | ProbeOutcome::Nobody => {
+                self.yield_to(now, id, probe.peer, event);
+                return;
+            }
         }
         // The segment carries frames between us: only adverts were lost. The neighbours may believe the claimer by now.
         let keep = Message::Keep { vip: self.vip_name(id), role_epoch: self.view(id).role_epoch };
         self.send(now, probe.peer, &keep);
         let why = format!("{} had claimed it", self.peer_name(probe.peer));
         self.reassert(now, id, event, why);
+    }
+
+    /// An advert of the claimer arrived since it claimed.
+    fn hears(&self, id: VipId, probe: ClaimProbe) -> bool {
+        let margin = self.vip_config(id).vrrp.interval.duration();
+        let heard = self.view(id).heard.filter(|h| h.from == probe.target && h.priority != Priority::RESIGN);
+        heard.is_some_and(|h| h.at + margin >= probe.since)
     }
 
     fn on_keep(&mut self, now: Instant, peer: PeerId, id: VipId) {

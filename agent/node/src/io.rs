@@ -17,7 +17,7 @@ pub enum Input<'a> {
     /// A datagram on the channel's socket. Not authenticated yet.
     Datagram { from: SocketAddr, bytes: &'a [u8] },
     /// The answer to [`Output::ArpProbe`].
-    ArpProbed { vip: VipId, target: Ipv4Addr, answered: bool },
+    ArpProbed { vip: VipId, target: Ipv4Addr, outcome: ProbeOutcome },
     /// A link is there or changed.
     Link(Link),
     /// A link is gone.
@@ -41,6 +41,17 @@ pub enum Input<'a> {
     Operator { token: u64, request: Request },
     /// SIGTERM, or the keeper vanished: leave in order. [`Output::Stopped`] follows within `deadline`.
     Stop { deadline: Duration },
+}
+
+/// Who answered an [`Output::ArpProbe`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProbeOutcome {
+    /// The target itself: frames pass between us.
+    Target,
+    /// Not the target, but another neighbour: this node isn't the one that is cut off.
+    Others,
+    /// Nobody at all.
+    Nobody,
 }
 
 /// Why sending failed.
@@ -127,7 +138,8 @@ pub enum Output {
     Datagram { to: SocketAddr, bytes: Vec<u8> },
     /// Change the kernel (the only way this happens); report with `StepDone`.
     Step(Step),
-    /// Who has `target` on this segment? `tries` ARP requests from `source`, `wait` after each; report with `ArpProbed`.
+    /// Who has `target` on this segment? `tries` ARP requests from `source`, `wait` after each; at the same time the same
+    /// question to a few neighbours that the kernel knows there. Report with `ArpProbed`.
     ArpProbe { vip: VipId, ifindex: u32, source: Ipv4Addr, target: Ipv4Addr, tries: u8, wait: Duration },
     /// Run this probe, give up after `timeout`; report with `CheckDone`.
     StartCheck { check: CheckId, sequence: u64, timeout: Duration },

@@ -65,7 +65,7 @@ pub enum Kind {
     /// A peer claimed a VIP that we hold; it is probed.
     Claimed { vip: String, peer: String },
     /// How the probe of a claimer ended.
-    ClaimProbed { vip: String, peer: String, answered: bool },
+    ClaimProbed { vip: String, peer: String, answered: bool, others_answered: bool },
     /// A peer told us that it keeps the VIP which we took: we release.
     Keep { vip: String, peer: String },
     /// The keeper gave the VIP away in our stead: we were too slow.

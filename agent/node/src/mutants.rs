@@ -4,8 +4,14 @@
 //! [`with_off`] on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of this crate's guards.
-pub const NAMES: [&str; 5] =
-    ["interlock-last-node", "fresh-claim-only", "shared-vips-only", "scrub-only-marked", "probe-before-yield"];
+pub const NAMES: [&str; 6] = [
+    "interlock-last-node",
+    "fresh-claim-only",
+    "shared-vips-only",
+    "scrub-only-marked",
+    "probe-before-yield",
+    "witnesses",
+];
 
 /// Whether the guard of this name is switched off.
 #[cfg(not(feature = "mutants"))]

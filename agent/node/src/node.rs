@@ -157,7 +157,7 @@ impl Node {
             Input::Vrrp { ifindex, packet } => self.on_vrrp(now, ifindex, packet),
             Input::AdvertSent { vip, result } => self.on_advert_sent(now, vip, result),
             Input::Datagram { from, bytes } => self.on_datagram(now, channel::Input::Datagram { from, bytes }),
-            Input::ArpProbed { vip, target, answered } => self.on_arp_probed(now, vip, target, answered),
+            Input::ArpProbed { vip, target, outcome } => self.on_arp_probed(now, vip, target, outcome),
             Input::Link(link) => self.on_link(now, link),
             Input::LinkGone { ifindex } => self.on_link_gone(now, ifindex),
             Input::Address(address) => self.on_address(address),

@@ -4,6 +4,7 @@
 //! more than it was asked for (repetition and pacing are the node's).
 
 use super::asyncfd::AsyncDescriptor;
+use holdfast_node::io::ProbeOutcome;
 use holdfast_vrrp::frames::{Mac, arp_request, gratuitous_arp, parse_arp_reply};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 use pnet::datalink::{self, Channel, ChannelType, DataLinkSender, NetworkInterface};
@@ -120,18 +121,28 @@ impl Announcing {
 }
 
 /// Who has `target`? Sends up to `tries` ARP requests from `source`, waits `wait` for an answer to each, and tells
-/// whether the target itself answered. Must be called inside a tokio runtime; needs CAP_NET_RAW.
+/// whether the target itself answered; if not, whether any of the `others`, who were asked at the same time, did. Must
+/// be called inside a tokio runtime; needs CAP_NET_RAW.
 ///
 /// # Errors
 /// Whatever the system says about the socket or the first send.
-pub async fn probe(ifindex: u32, source: Ipv4Addr, target: Ipv4Addr, tries: u8, wait: Duration) -> io::Result<bool> {
+pub async fn probe(
+    ifindex: u32,
+    source: Ipv4Addr,
+    target: Ipv4Addr,
+    others: &[Ipv4Addr],
+    tries: u8,
+    wait: Duration,
+) -> io::Result<ProbeOutcome> {
     let fd = arp_socket(ifindex)?;
     let mac = link_address(&fd)?;
     let socket = AsyncDescriptor::new(fd)?;
-    let request = arp_request(mac, source, target);
     let mut buffer = [0; 128];
+    let mut outcome = ProbeOutcome::Nobody;
     for _ in 0..tries {
-        send(socket.as_raw_fd(), &request, MsgFlags::MSG_DONTWAIT)?;
+        for asked in std::iter::once(&target).chain(others) {
+            send(socket.as_raw_fd(), &arp_request(mac, source, *asked), MsgFlags::MSG_DONTWAIT)?;
+        }
         let deadline = Instant::now() + wait;
         // Bounded by the deadline: other frames are skipped.
         loop {
@@ -139,11 +150,14 @@ pub async fn probe(ifindex: u32, source: Ipv4Addr, target: Ipv4Addr, tries: u8, 
             let Ok(read) = timeout_at(deadline, read).await else { break };
             let frame = buffer.get(..read?).unwrap_or_default();
             if answers(frame, mac, source, target) {
-                return Ok(true);
+                return Ok(ProbeOutcome::Target);
+            }
+            if others.iter().any(|other| answers(frame, mac, source, *other)) {
+                outcome = ProbeOutcome::Others;
             }
         }
     }
-    Ok(false)
+    Ok(outcome)
 }
 
 /// An ARP socket on the interface: receives ARP frames addressed to us or to all, nothing else.

@@ -10,6 +10,7 @@ pub mod diag;
 pub mod fdpass;
 pub mod link;
 pub mod monitor;
+pub mod neighbour;
 mod netlink;
 pub mod pidfd;
 pub mod process;

@@ -6,11 +6,11 @@ use super::lateness::{Histogram, Snapshot};
 use super::link::KeeperLink;
 use super::queues::{Note, ProtocolEnds, StartProbe};
 use crate::check;
-use crate::os::arp;
 use crate::os::udp::UdpChannel;
+use crate::os::{arp, neighbour};
 use crate::reconcile::Executor;
 use holdfast_node::config::{CheckId, Config, Probe, ProcessSource, VipId};
-use holdfast_node::io::{Answer, CheckError, OwnerRecord, SendError, Step, StepError};
+use holdfast_node::io::{Answer, CheckError, OwnerRecord, ProbeOutcome, SendError, Step, StepError};
 use holdfast_node::keeper::ipc::{ExecResult, Resign, ToKeeper, VipAddress, VipRecord};
 use holdfast_node::status::Status;
 use holdfast_node::{Input, Node, Output};
@@ -32,7 +32,7 @@ pub(super) enum Outcome {
     Advert(VipId, Result<(), SendError>),
     Step(Step, Result<(), StepError>),
     Check(check::Done),
-    Arp { vip: VipId, target: Ipv4Addr, answered: bool },
+    Arp { vip: VipId, target: Ipv4Addr, outcome: ProbeOutcome },
 }
 
 impl Outcome {
@@ -41,10 +41,13 @@ impl Outcome {
             Self::Advert(vip, result) => Input::AdvertSent { vip, result },
             Self::Step(step, result) => Input::StepDone { step, result },
             Self::Check(check::Done { check, sequence, result }) => Input::CheckDone { check, sequence, result },
-            Self::Arp { vip, target, answered } => Input::ArpProbed { vip, target, answered },
+            Self::Arp { vip, target, outcome } => Input::ArpProbed { vip, target, outcome },
         }
     }
 }
+
+/// Neighbours that are asked, beside the claimer of a VIP, whether they hear us.
+const WITNESSES: usize = 4;
 
 /// Counted by the loop.
 #[derive(Debug, Default)]
@@ -214,13 +217,14 @@ impl Outputs {
     fn arp_probe(&mut self, vip: VipId, ifindex: u32, source: Ipv4Addr, target: Ipv4Addr, tries: u8, wait: Duration) {
         let Ok(slot) = self.probing.clone().try_reserve_owned() else {
             self.count.arp_dropped += 1;
-            self.outcomes.push_back(Outcome::Arp { vip, target, answered: false });
+            self.outcomes.push_back(Outcome::Arp { vip, target, outcome: ProbeOutcome::Nobody });
             return;
         };
         tokio::spawn(async move {
+            let others = neighbour::known(ifindex, WITNESSES).unwrap_or_default();
             // What can't be asked isn't answered: the claimer stands.
-            let answered = arp::probe(ifindex, source, target, tries, wait).await.unwrap_or(false);
-            slot.send(Outcome::Arp { vip, target, answered });
+            let outcome = arp::probe(ifindex, source, target, &others, tries, wait).await;
+            slot.send(Outcome::Arp { vip, target, outcome: outcome.unwrap_or(ProbeOutcome::Nobody) });
         });
     }
 

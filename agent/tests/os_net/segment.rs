@@ -2,10 +2,11 @@
 
 use crate::world::*;
 use holdfast::os::arp::{self, Announcer};
+use holdfast::os::neighbour;
 use holdfast::os::vrrp::{self, VrrpReceiver};
 use holdfast::reconcile::Executor;
 use holdfast_node::config::InterfaceName;
-use holdfast_node::io::Step;
+use holdfast_node::io::{ProbeOutcome, Step};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt};
 use nix::sys::time::TimeVal;
 use std::io;
@@ -230,7 +231,7 @@ fn the_neighbour_believes_an_announcement() {
 }
 
 #[test]
-fn a_probe_is_answered_by_the_target_alone() {
+fn a_probe_tells_the_targets_answer_from_that_of_others_and_of_nobody() {
     if skipped() {
         return;
     }
@@ -240,16 +241,22 @@ fn a_probe_is_answered_by_the_target_alone() {
         let (source, target) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
         let wait = Duration::from_millis(500);
         let start = Instant::now();
-        assert!(arp::probe(eth0, source, target, 2, wait).await.expect("probed"));
+        assert_eq!(arp::probe(eth0, source, target, &[], 2, wait).await.expect("probed"), ProbeOutcome::Target);
         println!("answered after {:?}", start.elapsed());
         let start = Instant::now();
-        let short = Duration::from_millis(20);
-        assert!(!arp::probe(eth0, source, Ipv4Addr::new(10, 0, 0, 3), 2, short).await.expect("probed"));
+        let (nobody, short) = (Ipv4Addr::new(10, 0, 0, 3), Duration::from_millis(20));
+        assert_eq!(arp::probe(eth0, source, nobody, &[], 2, short).await.expect("probed"), ProbeOutcome::Nobody);
         println!("two tries of 20 ms unanswered after {:?}", start.elapsed());
         assert!(start.elapsed() >= Duration::from_millis(40));
+        one.ip("neighbour replace 10.0.0.2 lladdr 02:00:00:00:00:02 nud stale dev eth0");
+        one.ip("neighbour replace 10.0.0.9 lladdr 02:00:00:00:00:09 nud noarp dev eth0");
+        let others = neighbour::known(eth0, 4).expect("listed");
+        assert_eq!(others, [target], "those that once answered");
+        assert_eq!(arp::probe(eth0, source, nobody, &others, 2, wait).await.expect("probed"), ProbeOutcome::Others);
         two.ip("link set eth0 arp off");
-        assert!(!arp::probe(eth0, source, target, 2, short).await.expect("probed"));
-        assert!(arp::probe(9999, source, target, 2, short).await.is_err());
+        assert_eq!(arp::probe(eth0, source, nobody, &others, 2, short).await.expect("probed"), ProbeOutcome::Nobody);
+        assert_eq!(arp::probe(eth0, source, target, &[], 2, short).await.expect("probed"), ProbeOutcome::Nobody);
+        assert!(arp::probe(9999, source, target, &[], 2, short).await.is_err());
         eventually("its socket is closed", || proc_net("packet").lines().count() == 1);
     });
 }

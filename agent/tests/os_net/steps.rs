@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 /// What waits can be spawned and what is owned can move to the protocol thread, or this file doesn't compile.
 const _: () = {
     const fn sendable<T: Send, F: FnOnce() -> T>(_: &F) {}
-    sendable(&|| arp::probe(1, VIP, VIP, 1, LIFETIME));
+    sendable(&|| arp::probe(1, VIP, VIP, &[], 1, LIFETIME));
     sendable(&|| -> Executor { unreachable!() });
     sendable(&|| -> Monitor { unreachable!() });
 };

@@ -46,14 +46,19 @@ fn fault(cluster: &mut Cluster, pick: &mut crate::rng::SimRng) {
     let hosts = u64::try_from(cluster.hosts.len()).expect("few");
     let i = usize::try_from(pick.below(hosts)).expect("few");
     let j = (i + 1 + usize::try_from(pick.below(hosts - 1)).expect("few")) % cluster.hosts.len();
-    match pick.below(19) {
+    match pick.below(20) {
         0 | 1 => cluster.set_plane(i, Plane::Dead),
         2..=4 => cluster.set_plane(i, Plane::Alive),
         5 => cluster.set_plane(i, Plane::Hung),
         6 => cluster.cut(Wire::Segment, i, j, true),
+        18 => cluster.net.heal(),
         7 => cluster.net.cut(Wire::Segment, i, j, true),
         8 => cluster.cut(Wire::Channel, i, j, true),
-        9 | 10 => cluster.net.heal(),
+        9 => cluster.net.heal(),
+        10 => {
+            let cut = pick.chance(600);
+            cluster.isolate(i, cut);
+        }
         11 => {
             let (loss, jitter_us) = (pick.below(200), pick.below(8000));
             for (a, b) in [(i, j), (j, i)] {

@@ -10,7 +10,7 @@ use holdfast_node::config::{
     Balancer, BalancerId, BalancerKind, Check, CheckId, Cluster as ClusterConfig, Config, InterfaceName, LastNode,
     Name, Peer, Probe, ProcessSource, Vip, VipAddress, VipId, VrrpConfig,
 };
-use holdfast_node::io::{BalancerState, Boot, CheckError, Input, Output, Request};
+use holdfast_node::io::{BalancerState, Boot, CheckError, Input, Output, ProbeOutcome, Request};
 use holdfast_vrrp::{AdvertInterval, Priority, Vrid};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -29,7 +29,7 @@ enum Happening {
     Datagram { from: SocketAddr, bytes: Vec<u8> },
     Kernel(Change),
     Link,
-    Probed { vip: VipId, target: Ipv4Addr, answered: bool },
+    Probed { vip: VipId, target: Ipv4Addr, outcome: ProbeOutcome },
     Checked { life: u64, check: CheckId, sequence: u64, ok: bool },
     Expire,
     Plane,
@@ -279,6 +279,12 @@ impl Cluster {
         self.net.cut(wire, b, a, cut);
     }
 
+    /// Takes a host off the segment, silently, or puts it back.
+    pub fn isolate(&mut self, i: usize, cut: bool) {
+        self.note(format!("{}: off the segment {cut}", name(i)));
+        self.net.isolate(i, self.hosts.len(), cut);
+    }
+
     /// Somebody deletes the VIP on this host.
     pub fn delete_address(&mut self, i: usize) {
         if let Some(change) = self.hosts[i].kernel.delete_first() {
@@ -406,7 +412,7 @@ impl Cluster {
                 let link = self.hosts[i].kernel.link();
                 self.feed(i, Input::Link(link));
             }
-            Happening::Probed { vip, target, answered } => self.feed(i, Input::ArpProbed { vip, target, answered }),
+            Happening::Probed { vip, target, outcome } => self.feed(i, Input::ArpProbed { vip, target, outcome }),
             Happening::Checked { life, check, sequence, ok } => {
                 if life == self.hosts[i].life {
                     let result =
@@ -505,8 +511,14 @@ impl Cluster {
                     carrier && !out.is_empty() && !back.is_empty()
                 });
                 let after = if answered { Duration::from_micros(300) } else { wait * u32::from(tries) };
-                self.note(format!("{} probes {target}: {answered}", name(i)));
-                self.push(after, i, Happening::Probed { vip, target, answered });
+                let others = self.hosts[i].kernel.carrier && self.net.reachable(i);
+                let outcome = match (answered, others) {
+                    (true, _) => ProbeOutcome::Target,
+                    (false, true) => ProbeOutcome::Others,
+                    (false, false) => ProbeOutcome::Nobody,
+                };
+                self.note(format!("{} probes {target}: {outcome:?}", name(i)));
+                self.push(after, i, Happening::Probed { vip, target, outcome });
                 None
             }
             Output::StartCheck { check, sequence, .. } => {

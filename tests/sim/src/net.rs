@@ -1,7 +1,7 @@
 //! The packet simulator: for each ordered pair of hosts on each network, whether a packet arrives, when and how often.
 
 use crate::rng::SimRng;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Which wire.
@@ -38,6 +38,7 @@ impl Default for Path {
 #[derive(Debug, Default)]
 pub struct Net {
     paths: BTreeMap<(Wire, usize, usize), Path>,
+    islands: BTreeSet<usize>,
 }
 
 impl Net {
@@ -60,6 +61,25 @@ impl Net {
     /// Everything as new.
     pub fn heal(&mut self) {
         self.paths.clear();
+        self.islands.clear();
+    }
+
+    /// Takes a host off the segment, from the other `hosts` and from the clients, or puts it back.
+    pub fn isolate(&mut self, host: usize, hosts: usize, cut: bool) {
+        for other in (0..hosts).filter(|&other| other != host) {
+            self.cut(Wire::Segment, host, other, cut);
+            self.cut(Wire::Segment, other, host, cut);
+        }
+        if cut {
+            self.islands.insert(host)
+        } else {
+            self.islands.remove(&host)
+        };
+    }
+
+    /// Clients on the segment reach this host.
+    pub fn reachable(&self, host: usize) -> bool {
+        !self.islands.contains(&host)
     }
 
     /// Both directions deliver every packet.

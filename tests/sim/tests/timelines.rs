@@ -68,14 +68,14 @@ fn a_cut_cable_is_told_over_the_channel_at_once_and_by_silence_without() {
 fn after_a_silent_cut_heals_one_owner_is_left_within_an_interval_and_it_announces() {
     for channel in [true, false] {
         let mut cluster = pair(channel);
-        cluster.cut(Wire::Segment, 0, 1, true);
+        cluster.isolate(0, true);
         cluster.run(ms(1000));
         let owners = cluster.owners();
         assert!(owners.contains(&1), "the reachable side is served\n{}", cluster.trace());
         if channel {
             assert_eq!(owners, [1], "the cut-off owner was claimed from and could not be reached\n{}", cluster.trace());
         }
-        cluster.cut(Wire::Segment, 0, 1, false);
+        cluster.isolate(0, false);
         let healed = cluster.now();
         cluster.run(ms(120));
         assert_eq!(cluster.owners().len(), 1, "channel {channel}\n{}", cluster.trace());
@@ -83,6 +83,21 @@ fn after_a_silent_cut_heals_one_owner_is_left_within_an_interval_and_it_announce
         assert_eq!(cluster.owners(), [0], "channel {channel}\n{}", cluster.trace());
         let announced = cluster.hosts[0].kernel.announced.expect("it announced");
         assert!(announced >= healed, "the winner announces after the heal\n{}", cluster.trace());
+    }
+}
+
+#[test]
+fn an_isolated_backup_does_not_take_the_service_along() {
+    for channel in [true, false] {
+        let mut cluster = pair(channel);
+        cluster.isolate(1, true);
+        for _ in 0..5000 {
+            cluster.run(ms(1));
+            assert!(cluster.owners().contains(&0), "channel {channel}: the clients' owner stays\n{}", cluster.trace());
+        }
+        cluster.isolate(1, false);
+        cluster.run(ms(120));
+        assert_eq!(cluster.owners(), [0], "channel {channel}\n{}", cluster.trace());
     }
 }
 

@@ -57,6 +57,18 @@ pub(crate) fn only_shared_vips_are_touched() -> Verdict {
     expect("not taken", node.world().vips[0].state == State::Backup)
 }
 
+pub(crate) fn an_isolated_backup_does_not_take_the_service_along() -> Verdict {
+    let mut lab = Lab::settled(&[254, 253], true);
+    lab.isolate(1, true);
+    for _ in 0..5_000 {
+        lab.run(ms(1));
+        expect("the owner that the clients reach keeps the VIP", lab.owners().contains(&0))?;
+    }
+    lab.isolate(1, false);
+    lab.run(ms(120));
+    expect("one owner within an interval of the heal", lab.owners() == [0])
+}
+
 pub(crate) fn only_marked_leftovers_are_scrubbed() -> Verdict {
     let mut lab = Lab::new(&[254, 253], false);
     let other = "192.0.2.77".parse().expect("an address");
@@ -88,6 +100,11 @@ fn at_start_marked_leftovers_are_removed_and_nothing_else() {
 }
 
 #[test]
+fn an_owner_that_others_reach_keeps_the_vip_when_a_backup_is_cut_off() {
+    an_isolated_backup_does_not_take_the_service_along().expect("the guard is on");
+}
+
+#[test]
 fn an_owner_probes_before_it_yields() {
     a_claimer_is_probed_before_the_owner_yields().expect("the guard is on");
 }
@@ -95,12 +112,13 @@ fn an_owner_probes_before_it_yields() {
 #[cfg(feature = "mutants")]
 #[test]
 fn each_scenario_fails_without_its_guard() {
-    let scenarios: [(&str, Scenario); 5] = [
+    let scenarios: [(&str, Scenario); 6] = [
         ("interlock-last-node", last_node_refuses),
         ("fresh-claim-only", stale_word_refuses),
         ("shared-vips-only", only_shared_vips_are_touched),
         ("scrub-only-marked", only_marked_leftovers_are_scrubbed),
         ("probe-before-yield", a_claimer_is_probed_before_the_owner_yields),
+        ("witnesses", an_isolated_backup_does_not_take_the_service_along),
     ];
     assert_eq!(scenarios.map(|(guard, _)| guard), crate::mutants::NAMES);
     for (guard, scenario) in scenarios {

@@ -59,7 +59,7 @@ enum Ev {
     Done(Step, Result<(), StepError>),
     Addr(Address),
     AddrGone(u32, IpAddr, u8),
-    Probed(VipId, Ipv4Addr, bool),
+    Probed(VipId, Ipv4Addr, ProbeOutcome),
     Check(CheckId, u64, bool),
     Expire,
 }
@@ -74,6 +74,8 @@ pub(crate) struct Lab {
     /// One-way cuts (from, to).
     pub cut: BTreeSet<(usize, usize)>,
     pub cut_channel: BTreeSet<(usize, usize)>,
+    /// Hosts that the rest of the segment doesn't reach either.
+    pub isolated: BTreeSet<usize>,
     /// Hosts whose adverts alone are lost.
     pub mute: BTreeSet<usize>,
     dual_since: Option<Instant>,
@@ -194,6 +196,7 @@ impl Lab {
             serial: 0,
             cut: BTreeSet::new(),
             cut_channel: BTreeSet::new(),
+            isolated: BTreeSet::new(),
             mute: BTreeSet::new(),
             dual_since: None,
             dual_max: Duration::ZERO,
@@ -315,7 +318,13 @@ impl Lab {
         }
     }
 
+    /// Nobody on the segment reaches this host, nor it them.
     pub(crate) fn isolate(&mut self, i: usize, cut: bool) {
+        if cut {
+            self.isolated.insert(i)
+        } else {
+            self.isolated.remove(&i)
+        };
         for p in 0..self.hosts.len() {
             for pair in [(i, p), (p, i)] {
                 if cut {
@@ -491,7 +500,7 @@ impl Lab {
             Ev::Done(step, result) => self.feed(i, Input::StepDone { step, result }),
             Ev::Addr(address) => self.feed(i, Input::Address(address)),
             Ev::AddrGone(ifindex, ip, prefix) => self.feed(i, Input::AddressGone { ifindex, ip, prefix }),
-            Ev::Probed(vip, target, answered) => self.feed(i, Input::ArpProbed { vip, target, answered }),
+            Ev::Probed(vip, target, outcome) => self.feed(i, Input::ArpProbed { vip, target, outcome }),
             Ev::Check(check, sequence, good) => {
                 let error = CheckError { what: "connection refused".to_owned(), overdue: false };
                 let result = if good { Ok(()) } else { Err(error) };
@@ -543,7 +552,12 @@ impl Lab {
                 let cut = |p: usize| self.cut.contains(&(i, p)) || self.cut.contains(&(p, i));
                 let answered = peer.is_some_and(|p| !cut(p) && self.hosts[p].up && self.hosts[i].up);
                 let after = if answered { Duration::from_micros(200) } else { wait * u32::from(tries) };
-                self.push(after, i, Ev::Probed(vip, target, answered));
+                let outcome = match (answered, !self.isolated.contains(&i) && self.hosts[i].up) {
+                    (true, _) => ProbeOutcome::Target,
+                    (false, true) => ProbeOutcome::Others,
+                    (false, false) => ProbeOutcome::Nobody,
+                };
+                self.push(after, i, Ev::Probed(vip, target, outcome));
             }
             Output::StartCheck { check, sequence, .. } => match self.hosts[i].probes {
                 Probes::Good => self.push(ms(1), i, Ev::Check(check, sequence, true)),

@@ -82,7 +82,8 @@ fn feed(lab: &mut Lab, wild: Wild) {
         }
         Wild::Probed(vip, last, answered) => {
             let target = Ipv4Addr::new(192, 0, 2, last);
-            lab.feed(0, Input::ArpProbed { vip: VipId(vip), target, answered });
+            let outcome = if answered { ProbeOutcome::Target } else { ProbeOutcome::Nobody };
+            lab.feed(0, Input::ArpProbed { vip: VipId(vip), target, outcome });
         }
         Wild::Link(ifindex, known, up) => {
             let link = Link { ifindex, name: named(known), up, mac: [0; 6], mtu: 1500 };
