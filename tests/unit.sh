@@ -28,7 +28,5 @@ esac
 
 # Each guard is switched off by name and its check must then fail: the tests that say so exist only with the feature.
 if [ "$what" != quick ]; then
-  for p in holdfast-vrrp holdfast-statesync holdfast-node; do
-    cargo test --locked -q -p "$p" --features mutants --test mutants
-  done
+  run $pure --features holdfast-vrrp/mutants,holdfast-statesync/mutants,holdfast-node/mutants
 fi
