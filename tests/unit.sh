@@ -16,11 +16,22 @@ run() {
   fi
 }
 
+# What the tests of the interop package run: never an older build that happens to lie around.
+agent() {
+  cargo build --locked -p holdfast --bin holdfast
+  HOLDFAST_BIN=${CARGO_TARGET_DIR:-$PWD/target}/debug/holdfast
+  export HOLDFAST_BIN
+}
+
 case "$what" in
   quick) run $pure -p holdfast-sim -p holdfast --lib ;;
-  ci) run --workspace ;;
+  ci)
+    agent
+    run --workspace
+    ;;
   full)
     export HOLDFAST_CASES=${HOLDFAST_CASES:-20}
+    agent
     run --workspace
     ;;
   *) echo "unknown argument '$what'; accepted: nothing, quick, full" >&2; exit 4 ;;

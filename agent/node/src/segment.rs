@@ -39,6 +39,10 @@ impl Node {
             return;
         }
         self.count("adverts_received");
+        // The form that RFC 5798 was read to demand and some peers send and demand: which one it is, is worth knowing.
+        if received.checksum == wire::ChecksumForm::PseudoHeader {
+            self.count("adverts_checksum_pseudo_header");
+        }
         let advert = &received.advert;
         let heard =
             HeardAdvert { at: now, from: received.source, priority: advert.priority, interval: advert.interval };
