@@ -138,6 +138,25 @@ impl Checks {
         }
     }
 
+    /// What this check asks is new: what it said so far, and what is out, says nothing. It has to pass `rise` times
+    /// again, at the fast pace.
+    pub(crate) fn forget(&mut self, id: CheckId, now: Instant, checks: &[Check], views: &mut [CheckView]) {
+        let index = usize::from(id.0);
+        let (Some(schedule), Some(check), Some(view)) =
+            (self.schedules.get_mut(index), checks.get(index), views.get_mut(index))
+        else {
+            return;
+        };
+        schedule.out.clear();
+        schedule.successes = 0;
+        view.clean = false;
+        if view.state == CheckState::Passed {
+            view.state = CheckState::Unknown;
+            view.since = now;
+        }
+        schedule.next_start = schedule.last_start.map_or(now, |start| now.max(start + schedule.pace(check, view)));
+    }
+
     /// Successes and failures in a row, and the last result with its time.
     #[allow(clippy::type_complexity, reason = "read in one place")]
     pub(crate) fn counts(&self, id: CheckId) -> (u32, u32, Option<&(Instant, Result<(), String>)>) {

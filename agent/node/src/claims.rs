@@ -14,7 +14,7 @@ use crate::world::PeerView;
 use holdfast_statesync::channel::{self, PeerId};
 use holdfast_statesync::message::{ClaimCause, Fitness, Message, Role, VipReport};
 use holdfast_vrrp::{Input, Priority, State};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 /// ARP requests to a claimer, and the wait after each.
@@ -43,6 +43,14 @@ impl Node {
             channel.handle(now, input);
             self.drain_channel(now);
         }
+    }
+
+    /// Gives a datagram to the channel. True: it refused it, nothing came of it but a counter, and no turn is needed.
+    pub(crate) fn refuses_datagram(&mut self, now: Instant, from: SocketAddr, bytes: &[u8]) -> bool {
+        let Some(channel) = &mut self.channel else { return true };
+        let refused = channel.counters().refused();
+        channel.handle(now, channel::Input::Datagram { from, bytes });
+        channel.counters().refused() != refused && !channel.has_output()
     }
 
     pub(crate) fn drain_channel(&mut self, now: Instant) {

@@ -26,6 +26,7 @@ pub mod mutants;
 mod node;
 mod observe;
 pub mod reasons;
+mod refused;
 mod segment;
 pub mod status;
 mod turn;

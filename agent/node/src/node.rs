@@ -11,10 +11,11 @@ use crate::diff::Actual;
 use crate::drain::{Drain, Intents, Stop};
 use crate::io::{Boot, Input, Output, Request};
 use crate::journal::{Journal, Kind};
+use crate::refused::Refused;
 use crate::status::Status;
 use crate::vip::VipRun;
 use crate::world::World;
-use holdfast_statesync::channel::{self, Channel, ChannelConfig, PeerConfig};
+use holdfast_statesync::channel::{Channel, ChannelConfig, PeerConfig};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -44,6 +45,7 @@ pub struct Node {
     pub(crate) stop: Option<Stop>,
     pub(crate) journal: Journal,
     pub(crate) counters: BTreeMap<String, u64>,
+    pub(crate) refused: Refused,
     pub(crate) out: Buckets,
     pub(crate) outputs: VecDeque<Output>,
     /// Something that a decision depends on changed.
@@ -122,6 +124,7 @@ impl Node {
             stop: None,
             journal: Journal::new(boot.last_event_id),
             counters: BTreeMap::new(),
+            refused: Refused::default(),
             out: Buckets::default(),
             outputs: VecDeque::new(),
             dirty: true,
@@ -151,12 +154,30 @@ impl Node {
         if self.stopped {
             return;
         }
+        let accepted = match &input {
+            Input::Vrrp { ifindex, packet } => match self.accept_vrrp(*ifindex, packet) {
+                Some(accepted) => Some(accepted),
+                // Garbage costs a counter and no turn.
+                None => return,
+            },
+            Input::Datagram { from, bytes } => {
+                if self.channel.is_none() || self.refuses_datagram(now, *from, bytes) {
+                    return;
+                }
+                None
+            }
+            _ => None,
+        };
         self.notice_stall(now);
         match input {
             Input::Timer => {}
-            Input::Vrrp { ifindex, packet } => self.on_vrrp(now, ifindex, packet),
+            Input::Vrrp { .. } => {
+                if let Some((id, received)) = accepted {
+                    self.on_vrrp(now, id, &received);
+                }
+            }
             Input::AdvertSent { vip, result } => self.on_advert_sent(now, vip, result),
-            Input::Datagram { from, bytes } => self.on_datagram(now, channel::Input::Datagram { from, bytes }),
+            Input::Datagram { .. } => self.drain_channel(now),
             Input::ArpProbed { vip, target, outcome } => self.on_arp_probed(now, vip, target, outcome),
             Input::Link(link) => self.on_link(now, link),
             Input::LinkGone { ifindex } => self.on_link_gone(now, ifindex),
@@ -213,7 +234,7 @@ impl Node {
 
     /// A stall is seen at the first input after it, whatever that is: the timer that should have come didn't.
     fn notice_stall(&mut self, now: Instant) {
-        let Some(wake) = self.wake else { return };
+        let Some(wake) = self.wake.filter(|wake| *wake < now) else { return };
         let late = now.saturating_duration_since(wake);
         // The shortest down time a peer can have: three intervals and no skew (priority 255).
         let shortest = self.config.vips.iter().map(|vip| vip.vrrp.interval.duration() * 3).min();

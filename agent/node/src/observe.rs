@@ -211,15 +211,36 @@ impl Node {
             BalancerState::Alive { pid } => ("alive", format!("pid {pid}")),
             BalancerState::Gone { why, .. } => ("gone", why.clone()),
         };
+        let died = matches!(state, BalancerState::Gone { .. });
         view.state = state;
         view.since = now;
         self.dirty = true;
         self.report_due = true;
+        if died {
+            self.forget_checks_of(now, id);
+        }
         let name = self.config.balancers.get(usize::from(id.0)).map(|b| b.name.as_str().to_owned());
         let kind = Kind::BalancerState { balancer: name.unwrap_or_default(), state: word.to_owned(), why };
         let event = self.event(now, None, kind);
         if let Some(view) = self.world.balancers.get_mut(usize::from(id.0)) {
             view.event = event;
+        }
+    }
+
+    /// A dead balancer's results say nothing of the one that is started in its place, however soon that is.
+    fn forget_checks_of(&mut self, now: Instant, balancer: BalancerId) {
+        let theirs = |vip: &&crate::config::Vip| vip.balancer == Some(balancer);
+        let checks: BTreeSet<CheckId> =
+            self.config.vips.iter().filter(theirs).flat_map(|vip| vip.checks.iter().copied()).collect();
+        for id in checks {
+            if self.config.checks.get(usize::from(id.0)).is_some_and(|check| !check.shared) {
+                self.checks.forget(id, now, &self.config.checks, &mut self.world.checks);
+            }
+        }
+        for (vip, view) in self.config.vips.iter().zip(&mut self.world.vips) {
+            if vip.balancer == Some(balancer) {
+                view.assumed_fit_until = None;
+            }
         }
     }
 

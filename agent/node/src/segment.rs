@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 const HEARD_WELL: Duration = Duration::from_secs(10);
 
 impl Node {
-    pub(crate) fn on_vrrp(&mut self, now: Instant, ifindex: u32, packet: &[u8]) {
+    /// Takes a packet as far as a counter, if it is none for us. Only what is left is worth a turn.
+    pub(crate) fn accept_vrrp(&mut self, ifindex: u32, packet: &[u8]) -> Option<(VipId, wire::Received)> {
         let received = match wire::decode_packet(packet) {
             Ok(received) => received,
             Err(error) => {
-                self.count("adverts_refused");
-                self.count(&format!("adverts_refused_{}", error.counter().replace('-', "_")));
-                return;
+                self.refused.advert(error);
+                return None;
             }
         };
         let mine = |id: &VipId| {
@@ -31,13 +31,17 @@ impl Node {
             vip.vrrp.vrid == received.advert.vrid && on() == Some(ifindex)
         };
         let Some(id) = self.ids().find(mine) else {
-            self.count("adverts_unknown_vrid");
-            return;
+            self.refused.unknown_vrid += 1;
+            return None;
         };
         if self.run(id).router.source() == Some(received.source) {
-            self.count("adverts_own_source");
-            return;
+            self.refused.own_source += 1;
+            return None;
         }
+        Some((id, received))
+    }
+
+    pub(crate) fn on_vrrp(&mut self, now: Instant, id: VipId, received: &wire::Received) {
         self.count("adverts_received");
         // The form that RFC 5798 was read to demand and some peers send and demand: which one it is, is worth knowing.
         if received.checksum == wire::ChecksumForm::PseudoHeader {
@@ -118,7 +122,12 @@ impl Node {
                         }
                         ReassertReason::Stalled => "this node stood still and is still the owner".to_owned(),
                     };
-                    self.reassert(now, id, None, why);
+                    if matches!(reason, ReassertReason::LosingAdvert { .. }) && self.follows_take_over(now, id) {
+                        self.announcer(id).reassert(now);
+                        self.count("reassertions");
+                    } else {
+                        self.reassert(now, id, None, why);
+                    }
                 }
                 holdfast_vrrp::Output::Notice(notice) => {
                     self.count("vrrp_notices");
@@ -127,6 +136,14 @@ impl Node {
                 }
             }
         }
+    }
+
+    /// An owner that gives way says a last word (see `holdfast_vrrp::router`): right after we took over from one that
+    /// lives, its advert is no conflict, and no news.
+    fn follows_take_over(&self, now: Instant, id: VipId) -> bool {
+        let interval = self.vip_config(id).vrrp.interval.duration();
+        let claimed = self.run(id).claimed.filter(|(_, cause)| *cause != ClaimCause::DownTimer);
+        claimed.is_some_and(|(at, _)| now.saturating_duration_since(at) <= interval)
     }
 
     /// The owner announces again.

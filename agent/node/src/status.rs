@@ -227,6 +227,7 @@ pub(crate) fn of(node: &Node, now: Instant) -> Status {
     let (verdict, summary, warnings) = judge(node, &vips, &peers, now);
     let mut counters = node.counters.clone();
     counters.insert("checks_late".to_owned(), node.checks.late);
+    counters.extend(node.refused.counters());
     Status {
         schema: 1,
         verdict,

@@ -68,6 +68,11 @@ impl Node {
                 break;
             }
             self.decided_at = Some(now);
+            if !self.synced {
+                // Nothing is known of the kernel yet, and unknown is not bad: only what operators want goes on.
+                self.run_operations(now);
+                continue;
+            }
             self.reconcile_due = true;
             self.sync_sockets();
             self.plan = decide(&self.config, &self.world, now);

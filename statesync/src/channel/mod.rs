@@ -152,6 +152,11 @@ impl Channel {
         self.outbox.queue.pop_front()
     }
 
+    /// Whether [`poll_output`](Self::poll_output) has something to give.
+    pub fn has_output(&self) -> bool {
+        !self.outbox.queue.is_empty()
+    }
+
     /// When `handle(Timer)` wants to be called; `None` only without peers that have a key.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.peers.iter().filter_map(Peer::deadline).min()

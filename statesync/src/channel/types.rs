@@ -137,3 +137,17 @@ pub struct Counters {
     /// Outputs dropped because the caller didn't drain them.
     pub dropped_outputs: u64,
 }
+
+impl Counters {
+    /// Datagrams that were refused, for whatever reason.
+    pub const fn refused(&self) -> u64 {
+        self.unknown_source
+            + self.bad_version
+            + self.bad_handshake
+            + self.bad_auth
+            + self.unknown_session
+            + self.replayed
+            + self.too_old
+            + self.rate_limited
+    }
+}

@@ -7,3 +7,4 @@ mod kernel;
 pub(crate) mod lab;
 mod pair;
 mod properties;
+mod regressions;
