@@ -374,8 +374,10 @@ impl Keeper {
                 running.beating |= matches!(message, ToKeeper::Beat | ToKeeper::Owner(_));
                 (running, message)
             }
-            // Its last words, sent before it was killed.
-            (Worker::Dying { .. }, ToKeeper::Owner(record)) => return self.vips.remove_late(&record, &mut self.out),
+            // Its last words, sent before it was killed, read before or after we gave up waiting for its end.
+            (Worker::Dying { .. } | Worker::Gone, ToKeeper::Owner(record)) => {
+                return self.vips.remove_late(&record, &mut self.out);
+            }
             _ => return,
         };
         match running {

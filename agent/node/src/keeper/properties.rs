@@ -211,38 +211,55 @@ impl World {
     }
 }
 
+/// Whatever happens, then the end: everything works again, the worker is killed when it is told to be.
+fn end_of(acts: Vec<Act>) -> World {
+    #[allow(clippy::disallowed_methods, reason = "a test has to begin somewhere")]
+    let now = Instant::now();
+    let keeper = Keeper::new(now, Options { stop_deadline: Duration::from_secs(2) }, Found::default());
+    let mut world = World {
+        keeper,
+        now,
+        spawns: true,
+        removals: true,
+        kernel: BTreeSet::new(),
+        records: Default::default(),
+        worker_lives: false,
+        killed: false,
+        executions: BTreeSet::new(),
+        exit: None,
+    };
+    world.drain();
+    for act in acts {
+        world.act(act);
+    }
+    (world.spawns, world.removals) = (true, true);
+    world.handle(Input::Terminate);
+    world.wait(Duration::from_secs(4));
+    world.handle(Input::WorkerExited { what: "signal 9".to_owned() });
+    world.handle(Input::FormerWorkerExited);
+    world.wait(Duration::from_secs(60));
+    world
+}
+
 proptest! {
     #[test]
     fn after_the_exit_nothing_that_was_recorded_is_left(acts in prop::collection::vec(act(), 0..120)) {
-        #[allow(clippy::disallowed_methods, reason = "a test has to begin somewhere")]
-        let now = Instant::now();
-        let keeper = Keeper::new(now, Options { stop_deadline: Duration::from_secs(2) }, Found::default());
-        let mut world = World {
-            keeper,
-            now,
-            spawns: true,
-            removals: true,
-            kernel: BTreeSet::new(),
-            records: Default::default(),
-            worker_lives: false,
-            killed: false,
-            executions: BTreeSet::new(),
-            exit: None,
-        };
-        world.drain();
-        for act in acts {
-            world.act(act);
-        }
-        // The end: everything works again, the worker is killed when it is told to be.
-        (world.spawns, world.removals) = (true, true);
-        world.handle(Input::Terminate);
-        world.wait(Duration::from_secs(4));
-        world.handle(Input::WorkerExited { what: "signal 9".to_owned() });
-        world.handle(Input::FormerWorkerExited);
-        world.wait(Duration::from_secs(60));
+        let world = end_of(acts);
         prop_assert!(world.exit.is_some());
         if world.exit == Some(0) {
             prop_assert_eq!(&world.kernel, &BTreeSet::new());
         }
     }
+}
+
+/// Found by the property: the worker is killed at the stop deadline, its end is not seen for so long that the keeper
+/// goes on without it, and only then its last record is read.
+#[test]
+fn last_words_read_after_the_keeper_gave_up_on_the_workers_end_are_undone_too() {
+    let hello = ToKeeper::Hello { hang_limit: Duration::ZERO, resume_limit: Duration::ZERO };
+    let start = ToKeeper::StartBalancer { name: "a".to_owned(), argv: vec!["x".to_owned()], soft_stop: None };
+    let said = [hello, start].map(|message| Act::In(Input::Worker(message)));
+    let rest = [Act::In(Input::Terminate), Act::Wait(8_000), Act::Own(0, 1, false)];
+    let world = end_of(said.into_iter().chain(rest).collect());
+    assert_eq!((world.exit, world.kernel), (Some(0), BTreeSet::new()));
 }
