@@ -360,20 +360,6 @@ fn a_hundred_programs_that_ignore_sigterm_all_time_out_and_leave_no_zombie_behin
 }
 
 #[test]
-fn a_second_keeper_in_the_same_directory_refuses_to_start() {
-    let Some(mut scene) = Scene::new("second") else { return };
-    scene.start();
-    scene.line("Boot", 1);
-    let mut command = scene.command(&program());
-    let second = command.arg("keeper").arg(scene.folder.join("run")).envs(scene.environment.clone()).output();
-    let second = second.expect("run");
-    assert_eq!(second.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&second.stderr).contains("another one runs"));
-    assert_eq!(scene.lines("Boot").len(), 1);
-    assert_eq!(scene.stop(), Some(0));
-}
-
-#[test]
 fn a_worker_that_drops_to_a_user_keeps_three_capabilities_and_can_get_no_other() {
     if !nix::unistd::geteuid().is_root() {
         return println!("skipped: needs root");

@@ -1,34 +1,29 @@
-//! The ledger file in the runtime directory, and the lock that makes a keeper the only one there.
+//! The ledger file in the runtime directory. Whoever runs a keeper holds that directory's lock ([`crate::ctl::instance`]).
 
 use crate::os::process;
 use holdfast_node::keeper::{Found, Ledger};
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 const FILE: &str = "keeper.json";
-const LOCK: &str = "keeper.lock";
 /// A longer file isn't ours.
 const LENGTH_MAX: u64 = 1 << 20;
 
-/// The file and the lock, which lasts as long as this value.
+/// The file.
 #[derive(Debug)]
 pub(super) struct LedgerFile {
     path: PathBuf,
-    _lock: File,
 }
 
 impl LedgerFile {
-    /// Creates the directory where needed and takes the lock.
+    /// Creates the directory where needed.
     ///
     /// # Errors
-    /// Another keeper runs here (`WouldBlock`), or the directory can't be written.
+    /// The directory can't be made.
     pub(super) fn open(runtime_dir: &Path) -> io::Result<Self> {
         fs::create_dir_all(runtime_dir)?;
-        // Close-on-exec, as all files that the standard library opens: no child keeps the lock.
-        let lock = File::options().create(true).truncate(false).write(true).open(runtime_dir.join(LOCK))?;
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Self { path: runtime_dir.join(FILE), _lock: lock })
+        Ok(Self { path: runtime_dir.join(FILE) })
     }
 
     /// What a former keeper left, with what is there of it now. `Err`: the file is there and can't be used.
@@ -114,14 +109,5 @@ mod tests {
             fs::write(&file.path, garbage).expect("written");
             assert!(file.find().is_err(), "{garbage:?}");
         }
-    }
-
-    #[test]
-    fn there_is_one_keeper_per_runtime_directory() {
-        let folder = Folder::new("lock");
-        let first = LedgerFile::open(&folder.0).expect("opened");
-        assert_eq!(LedgerFile::open(&folder.0).expect_err("locked").kind(), io::ErrorKind::WouldBlock);
-        drop(first);
-        LedgerFile::open(&folder.0).expect("free again");
     }
 }

@@ -24,7 +24,8 @@ use std::time::Duration;
 pub struct KeeperOptions {
     /// The worker's program and arguments; `--ipc-fd N` is appended.
     pub worker_argv: Vec<String>,
-    /// Where the ledger and the lock are (`/run/holdfast`).
+    /// Where the ledger is (`/run/holdfast`). The caller holds its lock ([`crate::ctl::instance`]): one keeper per
+    /// directory.
     pub runtime_dir: PathBuf,
     /// How long the worker may take to leave in order at SIGTERM. A second later it is killed.
     pub stop_deadline: Duration,

@@ -57,12 +57,8 @@ enum Ready {
 impl Runner {
     pub(super) fn start(options: KeeperOptions) -> io::Result<Self> {
         let mut log = Log::default();
-        let ledger = LedgerFile::open(&options.runtime_dir).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => {
-                io::Error::other(format!("another one runs in {}", options.runtime_dir.display()))
-            }
-            _ => io::Error::other(format!("{}: {error}", options.runtime_dir.display())),
-        })?;
+        let ledger = LedgerFile::open(&options.runtime_dir)
+            .map_err(|error| io::Error::other(format!("{}: {error}", options.runtime_dir.display())))?;
         // Blocked before anything is started, so that none is lost; children unblock everything.
         let wanted: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
         wanted.thread_block()?;
