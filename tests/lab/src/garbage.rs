@@ -73,6 +73,18 @@ impl Outcome {
         self.machine_late_ms > ms_between(0, VOID)
     }
 
+    /// For programs.
+    #[must_use]
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "subject": self.subject, "wanted": self.wanted, "vrrp": self.vrrp, "channel": self.channel,
+            "with_channel": self.with_channel, "failed": self.failed, "role_changes": self.role_changes,
+            "dual_holder_ms": self.dual_holder_ms, "address_changes": self.address_changes,
+            "late_p99_ms": self.late_p99_ms, "late_max_ms": self.late_max_ms,
+            "machine_late_ms": self.machine_late_ms, "pass": self.pass(), "void": self.void(),
+        })
+    }
+
     /// For people.
     #[must_use]
     pub fn text(&self) -> String {

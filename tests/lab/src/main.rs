@@ -13,7 +13,7 @@ use holdfast_lab::netns::Netns;
 use holdfast_lab::report::Report;
 use holdfast_lab::run::{Options, drill};
 use holdfast_lab::subject::SubjectKind;
-use holdfast_lab::{calibrate, demo, env, forward, garbage, residue, startstop};
+use holdfast_lab::{calibrate, demo, env, figures, forward, garbage, residue, startstop, tier};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -38,6 +38,34 @@ enum Command {
     Lab(LabCommand),
     /// Kills a balancer once and tells what happens.
     Demo(DrillOptions),
+    /// Runs a tier: drills and checks by a file, a line for each.
+    Tier {
+        /// The tier's name in the file.
+        name: String,
+        /// The file that says what is in it.
+        #[arg(long, default_value = "tests/tiers.toml")]
+        tiers: PathBuf,
+        /// One piece of it, or `all`.
+        #[arg(long, default_value = "all")]
+        piece: String,
+        /// Write a JSON file for each piece into this directory.
+        #[arg(long)]
+        results: Option<PathBuf>,
+        /// The agent's binary; else `holdfast` beside this program, then in PATH.
+        #[arg(long)]
+        holdfast: Option<PathBuf>,
+    },
+    /// Prints the table of figures from the results of a tier.
+    Figures {
+        /// The directory with the results.
+        results: PathBuf,
+        /// Put it between this file's `figures: begin` and `figures: end`.
+        #[arg(long, conflicts_with = "check")]
+        write: Option<PathBuf>,
+        /// Exit 1 if this file has another table.
+        #[arg(long)]
+        check: Option<PathBuf>,
+    },
     /// Forwards TCP connections: the balancer where no other is installed.
     #[command(hide = true)]
     Forward {
@@ -204,6 +232,27 @@ fn go(command: Command) -> Result<u8> {
             Ok(if report.pass { 0 } else { FAILED })
         }
         Command::Lab(c) => lab(&c),
+        Command::Tier { name, tiers, piece, results, holdfast } => {
+            let count = tier::run(&tier::Tier { name, file: tiers, piece, results, holdfast })?;
+            Ok(match count {
+                tier::Count { failed: 1.., .. } => FAILED,
+                tier::Count { passed: 0, .. } => NOTHING_RAN,
+                tier::Count { .. } => 0,
+            })
+        }
+        Command::Figures { results, write, check } => {
+            let table = figures::table(&results)?;
+            match (write, check) {
+                (Some(file), _) => figures::write(&file, &table)?,
+                (None, Some(file)) if !figures::same(&file, &table)? => {
+                    eprintln!("{}: its figures aren't those of {}", file.display(), results.display());
+                    return Ok(FAILED);
+                }
+                (None, Some(_)) => {}
+                (None, None) => print!("{table}"),
+            }
+            Ok(0)
+        }
     }
 }
 

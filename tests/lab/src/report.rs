@@ -6,7 +6,7 @@ use crate::drills::{Drill, Expect, Of, TWIN};
 use crate::fabric::{Lb, VRID};
 use crate::load::fresh;
 use crate::metrics::{
-    Advert, Class, Flow, GRACE, Held, Sample, Span, Spread, advert_lateness_ms, broken_flows, dual_advertisers,
+    Advert, Answer, Class, Flow, GRACE, Held, Sample, Span, Spread, advert_lateness_ms, broken_flows, dual_advertisers,
     dual_holders, outage, percentile, role_changes, total_ms,
 };
 use crate::run::{Options, UDP_INTERVAL};
@@ -148,13 +148,15 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
         };
         set(key, Some(o.by_class.get(class.name()).copied().unwrap_or(0) as f64));
     }
-    // Cut off by the move itself: sent shortly before the new owner's first claim, and not answered.
-    let moved = m.wire.answers.iter().find(|a| a.at >= m.fault && a.mac == m.macs[winner.index()]).map(|a| a.at);
-    let cut = |s: &&Sample| {
-        let near = moved.is_some_and(|t| s.sent <= t && s.sent + IN_FLIGHT >= t);
-        during.holds(s.belongs_at()) && s.class != Class::Ok && near
+    // Cut off by the move itself: sent shortly before the new owner tells the segment, and not answered.
+    let in_flight = |to: Lb, span: Span| {
+        let claims = |a: &&Answer| a.gratuitous && a.at + IN_FLIGHT >= span.from && a.mac == m.macs[to.index()];
+        let moved = m.wire.answers.iter().find(claims).map(|a| a.at);
+        let near = |s: &&Sample| moved.is_some_and(|t| s.sent <= t && s.sent + IN_FLIGHT >= t);
+        let failed = |s: &&Sample| span.holds(s.belongs_at()) && s.class != Class::Ok;
+        m.fresh.samples.iter().filter(failed).filter(near).count() as f64
     };
-    set("failed_in_flight", Some(m.fresh.samples.iter().filter(cut).count() as f64));
+    set("failed_in_flight", Some(in_flight(winner, during)));
     let u = outage(&m.udp, UDP_INTERVAL, during);
     set("udp_outage_ms", Some(u.longest_ms));
     set("udp_lost", Some(u.failed as f64));
@@ -165,6 +167,9 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
         let f = outage(&m.fresh.samples, m.interval, after);
         set("failback_outage_ms", Some(f.longest_ms));
         set("failback_failed", Some(f.failed as f64));
+        let cut = in_flight(Lb::Lb1, after);
+        set("failback_in_flight", Some(cut));
+        set("failback_lost", Some(f.failed as f64 - cut));
         set("failback_udp_outage_ms", Some(outage(&m.udp, UDP_INTERVAL, after).longest_ms));
         set("failback_broken_flows", Some(broken_flows(&m.flows, after).0 as f64));
         set("settle_ms", Some(ms_between(m.repair, m.settled)));
@@ -448,6 +453,8 @@ const TABLE: &[&str] = &[
     "settle_ms",
     "failback_outage_ms",
     "failback_failed",
+    "failback_in_flight",
+    "failback_lost",
     "failback_udp_outage_ms",
     "failback_broken_flows",
     "late_adverts",

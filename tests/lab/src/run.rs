@@ -66,6 +66,24 @@ pub struct Options {
     pub narrate: bool,
 }
 
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            subject: SubjectKind::Holdfast,
+            holdfast: None,
+            balancer: None,
+            channel: true,
+            repeat: 1,
+            twin: false,
+            strict: false,
+            keep: false,
+            interval: 5 * MS,
+            flows: 20,
+            narrate: false,
+        }
+    }
+}
+
 /// A running pair with the fabric around it.
 struct Session {
     // Dropped in this order: processes first, their network last.
@@ -86,7 +104,7 @@ impl Session {
         let mut subject = subject(o)?;
         let balancer = o.balancer.unwrap_or_else(Kind::best);
         let channel = o.channel && o.subject == SubjectKind::Holdfast;
-        let place = Place { fabric: Fabric::up(o.keep)?, balancer, channel };
+        let place = Place { fabric: Fabric::up(o.keep)?, balancer, channel, vips: 1 };
         let responder = Responder::start(&place.fabric)?;
         for lb in Lb::BOTH {
             if let Err(e) = subject.start(&place, lb) {
@@ -159,9 +177,18 @@ pub fn drill(drill: &Drill, o: &Options) -> Result<Report> {
         return Ok(report);
     }
     drop(probe);
+    drill_more(&mut report, drill, o, o.repeat)?;
+    Ok(report)
+}
+
+/// Adds runs to `report` until it has `wanted` valid ones, and judges it anew.
+///
+/// # Errors
+/// [`env::Lacks`] when the machine can't run it.
+pub fn drill_more(report: &mut Report, drill: &Drill, o: &Options, wanted: usize) -> Result<()> {
     let mut session: Option<Session> = None;
     let (mut errors, mut voids) = (0, 0);
-    while report.valid() < o.repeat && errors < 2 && voids <= VOIDS_MAX {
+    while report.valid() < wanted && errors < 2 && voids <= VOIDS_MAX {
         let s = match session.as_mut() {
             Some(s) => s,
             None => match Session::start(o) {
@@ -176,7 +203,7 @@ pub fn drill(drill: &Drill, o: &Options) -> Result<Report> {
         };
         let reference = Reference::start()?;
         let _without = make_realtime(reference.thread(), 90);
-        let outcome = one_run(drill, o, s);
+        let outcome = one_run(drill, o, s, report.runs.len());
         let late = reference.finish()?.into_iter().map(|(_, l)| l).max().unwrap_or(0);
         match outcome {
             // A machine that stands still fails checks on both hosts: what broke off then says nothing either.
@@ -207,7 +234,7 @@ pub fn drill(drill: &Drill, o: &Options) -> Result<Report> {
         eprintln!("kept: {}", s.place.fabric.directory().display());
     }
     report.judge(drill, o);
-    Ok(report)
+    Ok(())
 }
 
 /// The measuring threads of one run.
@@ -242,6 +269,19 @@ impl Instruments {
             && !self.addresses.held(owner.other())
             && recent.len() >= 2
             && recent.iter().all(|a| a.source == owner.front())
+    }
+
+    /// The first moment from `t` on that lies where run number `nth` wants it between two adverts. Faults come at any
+    /// phase; over the runs of a drill theirs are spread evenly (multiples of the golden ratio), so that a median
+    /// isn't a matter of when the drill happened to start.
+    fn at_phase(&self, t: Ns, nth: usize) -> Ns {
+        const GOLDEN: f64 = 0.618_033_988_749_895;
+        let interval = INTERVAL.as_nanos() as u64;
+        let Some(last) = self.wire.log().adverts.iter().rfind(|a| a.vrid == VRID).map(|a| a.at) else { return t };
+        let phase = ((nth as f64 + 0.5) * GOLDEN).fract() * interval as f64;
+        let first = last + phase as u64;
+        let late = t.saturating_sub(first);
+        first + late.div_ceil(interval) * interval
     }
 
     fn await_owner(&self, owner: Lb, what: &str) -> Result<Ns> {
@@ -382,7 +422,7 @@ fn record(t: Times, loads: Loads, instruments: Instruments, place: &Place) -> Re
     })
 }
 
-fn one_run(drill: &Drill, o: &Options, s: &mut Session) -> Result<Run> {
+fn one_run(drill: &Drill, o: &Options, s: &mut Session, nth: usize) -> Result<Run> {
     let instruments = Instruments::start(&s.place)?;
     if let Err(e) = instruments.await_owner(Lb::Lb1, "before the drill") {
         let dead = s.subject.ended().map(|d| format!("; {d} has ended")).unwrap_or_default();
@@ -396,6 +436,7 @@ fn one_run(drill: &Drill, o: &Options, s: &mut Session) -> Result<Run> {
     let complaints = s.place.fabric.complaints();
     let steady = now();
     sleep_until(steady + NOISE);
+    sleep_until(instruments.at_phase(steady + NOISE, nth));
 
     let hung = faults::to_be_hung(drill.fault, &s.place, &*s.subject);
     let fault =

@@ -31,7 +31,7 @@ type Inventory = BTreeMap<String, usize>;
 pub fn start_stop(binary: &Path, times: u32) -> Result<Vec<String>> {
     crate::env::require_basics()?;
     let fabric = Fabric::up(false)?;
-    let place = Place { fabric, balancer: Kind::best(), channel: false };
+    let place = Place { fabric, balancer: Kind::best(), channel: false, vips: 1 };
     let mut subject = Holdfast::new(binary.to_owned());
     subject.prepare(&place, Lb::Lb1)?;
     place.balancer.nat(&place.fabric, Lb::Lb1, true)?;

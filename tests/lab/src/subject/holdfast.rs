@@ -1,7 +1,7 @@
 //! Holdfast itself: an agent per host from a copy of the binary, HAProxy started by the agent.
 
 use crate::balancer::Kind;
-use crate::fabric::{Lb, VIP, VRID, wait_for};
+use crate::fabric::{Lb, wait_for};
 use crate::faults::Fault;
 use crate::process::{Proc, Stat, children, kill_pid};
 use crate::subject::{INTERVAL, Place, Subject};
@@ -89,17 +89,20 @@ impl Holdfast {
             t += &format!("[[balancer]]\nname = \"balancer\"\nkind = \"{kind}\"\ncommand = [{}]\n\n", argv.join(", "));
         }
         let ms = INTERVAL.as_millis();
-        t += &format!(
-            "[[check]]\nname = \"web\"\nhttp = \"http://127.0.0.1:80/healthz\"\ninterval = \"100ms\"\n\
-             fast_interval = \"100ms\"\ntimeout = \"100ms\"\nfall = 2\nrise = 2\n\n\
-             [[vip]]\nname = \"web\"\naddresses = [\"{VIP}/32\"]\n\
-             vrrp = {{ interface = \"eth0\", vrid = {VRID}, priority = {}, interval = \"{ms}ms\" }}\n",
-            lb.priority()
-        );
+        t += "[[check]]\nname = \"web\"\nhttp = \"http://127.0.0.1:80/healthz\"\ninterval = \"100ms\"\n\
+              fast_interval = \"100ms\"\ntimeout = \"100ms\"\nfall = 2\nrise = 2\n\n";
+        for (n, address, vrid) in place.addresses() {
+            let name = if n == 0 { "web".to_owned() } else { format!("web{n}") };
+            t += &format!(
+                "[[vip]]\nname = \"{name}\"\naddresses = [\"{address}/32\"]\n\
+                 vrrp = {{ interface = \"eth0\", vrid = {vrid}, priority = {}, interval = \"{ms}ms\" }}\n\n",
+                lb.priority()
+            );
+        }
         if let (true, Some(keys)) = (place.channel, &self.keys) {
             let peer = lb.other();
             t += &format!(
-                "\n[cluster]\nlisten = \"{}:7712\"\nkey_file = \"{}\"\n\n[[cluster.peer]]\nname = \"{}\"\n\
+                "[cluster]\nlisten = \"{}:7712\"\nkey_file = \"{}\"\n\n[[cluster.peer]]\nname = \"{}\"\n\
                  address = \"{}:7712\"\npublic_keys = [\"{}\"]\n",
                 lb.channel(),
                 key_file(place, lb).display(),

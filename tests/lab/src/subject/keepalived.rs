@@ -2,7 +2,7 @@
 //! pidfd watcher of the lab writes the moment the balancer dies, and a `vrrp_script` against a hung one.
 
 use crate::env::{Lacks, find_program};
-use crate::fabric::{Lb, VIP, VRID};
+use crate::fabric::Lb;
 use crate::faults::Fault;
 use crate::load::Stopper;
 use crate::process::{Pidfd, Proc, children, kill_pid};
@@ -45,7 +45,7 @@ impl Keepalived {
     fn start_daemon(&mut self, place: &Place, lb: Lb) -> Result<()> {
         let name = lb.name();
         let conf = place.file(&format!("{name}-keepalived.conf"));
-        std::fs::write(&conf, config(lb, &place.file(&format!("{name}-track"))))?;
+        std::fs::write(&conf, config(place, lb, &place.file(&format!("{name}-track"))))?;
         let mut c = place.fabric.lb(lb).command("keepalived");
         c.args(["-n", "-l", "-D", "-P", "-f"]).arg(conf);
         for (flag, file) in [("-p", "parent.pid"), ("-r", "vrrp.pid")] {
@@ -83,19 +83,24 @@ impl Keepalived {
     }
 }
 
-fn config(lb: Lb, track: &Path) -> String {
-    format!(
+fn config(place: &Place, lb: Lb, track: &Path) -> String {
+    let mut t = format!(
         "global_defs {{\n  enable_script_security\n  script_user root\n  vrrp_version 3\n  vrrp_skip_check_adv_addr\n  \
          vrrp_rt_priority 50\n  vrrp_rlimit_rttime 1000000\n  vrrp_no_swap\n}}\n\
          track_file balancer {{\n  file \"{}\"\n  weight 1\n}}\n\
          vrrp_script web {{\n  script \"/usr/bin/curl -fsS -m 0.5 -o /dev/null http://127.0.0.1/healthz\"\n  \
-         interval 1\n  timeout 1\n  fall 1\n  rise 1\n}}\n\
-         vrrp_instance web {{\n  state BACKUP\n  interface eth0\n  virtual_router_id {VRID}\n  priority {}\n  \
-         advert_int 0.1\n  virtual_ipaddress {{\n    {VIP}/32 dev eth0\n  }}\n  \
-         track_file {{\n    balancer\n  }}\n  track_script {{\n    web\n  }}\n}}\n",
-        track.display(),
-        lb.priority()
-    )
+         interval 1\n  timeout 1\n  fall 1\n  rise 1\n}}\n",
+        track.display()
+    );
+    for (n, address, vrid) in place.addresses() {
+        t += &format!(
+            "vrrp_instance web{n} {{\n  state BACKUP\n  interface eth0\n  virtual_router_id {vrid}\n  priority {}\n  \
+             advert_int 0.1\n  virtual_ipaddress {{\n    {address}/32 dev eth0\n  }}\n  \
+             track_file {{\n    balancer\n  }}\n  track_script {{\n    web\n  }}\n}}\n",
+            lb.priority()
+        );
+    }
+    t
 }
 
 impl Subject for Keepalived {

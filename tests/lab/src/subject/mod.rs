@@ -4,9 +4,10 @@ pub mod holdfast;
 pub mod keepalived;
 
 use crate::balancer::Kind;
-use crate::fabric::{Fabric, Lb};
+use crate::fabric::{Fabric, Lb, VIP, VRID};
 use crate::faults::Fault;
 use anyhow::Result;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,9 +15,11 @@ use std::time::Duration;
 pub const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Which subject.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum SubjectKind {
     /// The agent.
+    #[default]
     Holdfast,
     /// keepalived with the best it offers: VRRPv3, 100 ms, a track file fed by a pidfd watcher.
     Keepalived,
@@ -31,6 +34,8 @@ pub struct Place {
     pub balancer: Kind,
     /// With the peers' channel (a subject without one ignores it).
     pub channel: bool,
+    /// How many VIPs: the drills' one and, to measure what more cost, others after it.
+    pub vips: u8,
 }
 
 impl Place {
@@ -38,6 +43,16 @@ impl Place {
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         self.fabric.directory().join(name)
+    }
+
+    /// Each VIP: its number, its address, its VRID.
+    pub fn addresses(&self) -> impl Iterator<Item = (u8, Ipv4Addr, u8)> {
+        let [a, b, c, d] = VIP.octets();
+        (0..self.vips).map(move |n| {
+            // The first is the fabric's; the others lie where no host is.
+            let ip = if n == 0 { VIP } else { Ipv4Addr::new(a, b, c, d.wrapping_add(120).wrapping_add(n)) };
+            (n, ip, VRID.wrapping_add(n))
+        })
     }
 }
 

@@ -1,0 +1,250 @@
+//! The table of figures, made from results on disk and nothing else.
+
+use crate::drills::{DRILLS, Drill};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::Path;
+
+/// Where the table stands in a document.
+const BEGIN: &str = "<!-- figures: begin -->";
+/// Its end.
+const END: &str = "<!-- figures: end -->";
+
+/// One file of results.
+struct File {
+    piece: String,
+    document: Value,
+}
+
+fn files(directory: &Path) -> Result<Vec<File>> {
+    let entries = std::fs::read_dir(directory).with_context(|| format!("read {}", directory.display()))?;
+    let mut all = Vec::new();
+    for path in entries.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.extension().is_some_and(|x| x == "json")) {
+        let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        let document: Value = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+        let piece = document.get("piece").and_then(Value::as_str).unwrap_or_default().to_owned();
+        all.push(File { piece, document });
+    }
+    all.sort_by(|a, b| a.piece.cmp(&b.piece));
+    Ok(all)
+}
+
+/// The table as Markdown.
+///
+/// # Errors
+/// The directory or a file in it can't be read.
+pub fn table(directory: &Path) -> Result<String> {
+    Ok(markdown(&files(directory)?))
+}
+
+/// Puts `table` where it belongs in `file`.
+///
+/// # Errors
+/// The file, or it has no such place.
+pub fn write(file: &Path, table: &str) -> Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let new = replaced(&text, table).with_context(|| file.display().to_string())?;
+    std::fs::write(file, new).with_context(|| format!("write {}", file.display()))
+}
+
+/// Whether `file` has `table` already.
+///
+/// # Errors
+/// As [`write()`].
+pub fn same(file: &Path, table: &str) -> Result<bool> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    Ok(replaced(&text, table).with_context(|| file.display().to_string())? == text)
+}
+
+fn replaced(text: &str, table: &str) -> Result<String> {
+    let Some((head, rest)) = text.split_once(BEGIN) else { bail!("it has no line {BEGIN}") };
+    let Some((_, tail)) = rest.split_once(END) else { bail!("it has no line {END} after that") };
+    Ok(format!("{head}{BEGIN}\n{table}{END}{tail}"))
+}
+
+/// Reports of `drill` for one column: with the channel, without, or keepalived's.
+fn report<'a>(files: &'a [File], drill: &Drill, column: Column) -> Option<&'a Value> {
+    let reports = files.iter().filter(|f| f.document.get("kind").is_some_and(|k| k == "drill"));
+    let reports = reports.flat_map(|f| f.document.get("units").and_then(Value::as_array).into_iter().flatten());
+    reports.filter_map(|u| u.get("report")).find(|r| {
+        let text = |key: &str| r.get(key).and_then(Value::as_str).unwrap_or_default();
+        let keepalived = text("subject").starts_with("keepalived");
+        let channel = r.get("channel").and_then(Value::as_bool) == Some(true);
+        text("scenario") == drill.name
+            && match column {
+                Column::Channel => !keepalived && channel,
+                Column::Alone => !keepalived && !channel,
+                Column::Keepalived => keepalived,
+            }
+    })
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Column {
+    Channel,
+    Alone,
+    Keepalived,
+}
+
+fn cell(report: Option<&Value>, key: &str) -> String {
+    let spread = report.and_then(|r| r.get("summary")?.get(key));
+    let of = |k: &str| spread.and_then(|s| s.get(k)?.as_f64());
+    match (of("median"), of("min"), of("max")) {
+        (Some(median), Some(min), Some(max)) => format!("{} ({}–{})", short(median), short(min), short(max)),
+        _ => "–".into(),
+    }
+}
+
+/// At most one decimal, and none where it is 0 or means nothing.
+fn short(v: f64) -> String {
+    if v.abs() >= 100.0 || (v - v.round()).abs() < 0.05 { format!("{v:.0}") } else { format!("{v:.1}") }
+}
+
+fn markdown(files: &[File]) -> String {
+    let mut s = String::new();
+    let columns = [Column::Channel, Column::Alone, Column::Keepalived];
+    let mut rows = String::new();
+    let mut counts = BTreeSet::new();
+    for d in DRILLS {
+        let reports = columns.map(|c| report(files, d, c));
+        let runs = |r: &&Value| r.get("runs").and_then(Value::as_array).map(Vec::len);
+        counts.extend(reports.iter().flatten().filter_map(runs));
+        for (i, (key, what)) in d.shows.iter().enumerate() {
+            if reports.iter().all(Option::is_none) {
+                continue;
+            }
+            let name = if i == 0 { format!("`{}`: {}", d.name, d.about) } else { String::new() };
+            let cells = reports.map(|r| cell(r, key));
+            let _ = writeln!(rows, "| {name} | {what} | {} |", cells.join(" | "));
+        }
+    }
+    if !rows.is_empty() {
+        let repeat = match (counts.first(), counts.last()) {
+            (Some(a), Some(b)) if a == b => format!("{a} runs"),
+            (Some(a), Some(b)) => format!("{a} to {b} runs"),
+            _ => "no runs".into(),
+        };
+        let _ = writeln!(
+            s,
+            "Median (smallest–largest) of {repeat} each; adverts every 100 ms, a new request every 5 ms. What each figure is:\n\
+             [tests/lab/METRICS.md](tests/lab/METRICS.md). Every run is in [tests/results](tests/results).\n\n\
+             | drill | figure | with the channel | VRRP alone | keepalived |\n|---|---|---|---|---|"
+        );
+        s += &rows;
+    }
+    s += &others(files);
+    s += &machines(files);
+    s
+}
+
+/// What isn't a drill.
+fn others(files: &[File]) -> String {
+    let mut s = String::new();
+    let units = |f: &File| f.document.get("units").and_then(Value::as_array).cloned().unwrap_or_default();
+    for f in files {
+        let kind = f.document.get("kind").and_then(Value::as_str).unwrap_or_default();
+        for u in units(f) {
+            let Some(r) = u.get("report") else { continue };
+            let n = |key: &str| r.get(key).and_then(Value::as_f64).unwrap_or(f64::NAN);
+            let text = |key: &str| r.get(key).and_then(Value::as_str).unwrap_or_default();
+            let line = match kind {
+                "start-stop" => {
+                    let left = r.get("left_behind").and_then(Value::as_array).map_or(0, Vec::len);
+                    format!("{:.0} starts and stops of the agent: {left} things left behind.", n("times"))
+                }
+                "garbage" => format!(
+                    "{:.0} packets of garbage to VRRP and {:.0} to the channel's port, 10,000 a second: {:.0} requests \
+                     failed, {:.0} role changes, adverts {:.2} ms late at the 99th percentile.",
+                    n("vrrp"),
+                    n("channel"),
+                    n("failed"),
+                    n("role_changes"),
+                    n("late_p99_ms")
+                ),
+                "idle" => {
+                    let host = |h: &str| {
+                        let of = |key: &str| r.get(h).and_then(|h| h.get(key)?.as_f64()).unwrap_or(f64::NAN);
+                        format!("{:.2} % of a core, {:.1} MiB", of("cpu_percent"), of("pss_kib") / 1024.0)
+                    };
+                    format!(
+                        "Idle, {:.0} VIPs, {}: Active {}; Backup {}.",
+                        n("vips"),
+                        text("subject"),
+                        host("active"),
+                        host("backup")
+                    )
+                }
+                _ => continue,
+            };
+            let _ = writeln!(s, "- {line}");
+        }
+    }
+    if s.is_empty() { s } else { format!("\n{s}") }
+}
+
+/// Where all this was measured: usually one machine and one commit.
+fn machines(files: &[File]) -> String {
+    let mut all = BTreeSet::new();
+    for f in files {
+        let text = |v: Option<&Value>| v.and_then(Value::as_str).unwrap_or("?").to_owned();
+        let m = f.document.get("machine");
+        let of = |key: &str| m.and_then(|m| m.get(key));
+        let commit: String = text(f.document.get("commit")).chars().take(12).collect();
+        let dirty = if f.document.get("dirty").and_then(Value::as_bool) == Some(false) { "" } else { " with changes" };
+        let cores = of("cores").and_then(Value::as_u64).unwrap_or(0);
+        all.insert(format!(
+            "{}: Linux {}, {cores} cores ({}), {}, commit {commit}{dirty}",
+            text(f.document.get("date")).chars().take(10).collect::<String>(),
+            text(of("kernel")),
+            text(of("cpu")),
+            text(of("haproxy")),
+        ));
+    }
+    if all.is_empty() {
+        return String::new();
+    }
+    format!("\nMeasured {}.\n", all.into_iter().collect::<Vec<_>>().join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn file(subject: &str, channel: bool, median: f64) -> File {
+        let report = json!({
+            "scenario": "cable-cut", "subject": subject, "channel": channel, "runs": [{}, {}],
+            "summary": {"outage_ms": {"min": 1.0, "median": median, "max": 300.04}},
+        });
+        let document = json!({"piece": "x", "kind": "drill", "dirty": false, "units": [{"report": report}]});
+        File { piece: "x".into(), document }
+    }
+
+    #[test]
+    fn each_report_stands_in_its_own_column() {
+        let all =
+            [file("holdfast 1", true, 2.25), file("holdfast 1", false, 30.0), file("keepalived v2", false, 250.0)];
+        let t = markdown(&all);
+        assert!(t.contains("| 2.2 (1–300) | 30 (1–300) | 250 (1–300) |"), "{t}");
+        assert!(t.contains("of 2 runs each"), "{t}");
+        let t = markdown(&all[..1]);
+        assert!(t.contains("| 2.2 (1–300) | – | – |"), "{t}");
+    }
+
+    #[test]
+    fn the_table_replaces_what_stands_between_the_marks_and_nothing_else() {
+        let text = format!("head\n{BEGIN}\nold\n{END}\ntail\n");
+        let new = replaced(&text, "new\n").expect("it has both marks");
+        assert_eq!(new, format!("head\n{BEGIN}\nnew\n{END}\ntail\n"));
+        assert_eq!(replaced(&new, "new\n").expect("it has both marks"), new);
+        assert!(replaced("no marks", "new\n").is_err());
+        assert!(replaced(&format!("{END} {BEGIN}"), "new\n").is_err());
+    }
+
+    #[test]
+    fn no_results_make_no_table() {
+        assert_eq!(markdown(&[]), "");
+    }
+}

@@ -1,0 +1,466 @@
+//! Tiers: named lists of pieces (`tests/tiers.toml`), run one after the other, each with a verdict.
+
+use crate::clock::{SECOND, now};
+use crate::drills::{DRILLS, Drill, find};
+use crate::env::Lacks;
+use crate::record::Provenance;
+use crate::report::Report;
+use crate::run::{Options, drill, drill_more};
+use crate::subject::SubjectKind;
+use crate::{calibrate, env, garbage, idle, residue, startstop};
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What a piece does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Kind {
+    /// Drills.
+    Drill,
+    /// Drills with the fault left out: everything must be 0.
+    Twin,
+    /// The measuring against an outage of known length.
+    Calibrate,
+    /// The agent, started and stopped again and again.
+    StartStop,
+    /// Garbage on the wire.
+    Garbage,
+    /// What an idle agent costs.
+    Idle,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Drill => "drill",
+            Self::Twin => "twin",
+            Self::Calibrate => "calibrate",
+            Self::StartStop => "start-stop",
+            Self::Garbage => "garbage",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+/// With or without the peers' channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Channel {
+    Yes,
+    No,
+    #[default]
+    Both,
+}
+
+impl Channel {
+    fn each(self) -> &'static [bool] {
+        match self {
+            Self::Yes => &[true],
+            Self::No => &[false],
+            Self::Both => &[true, false],
+        }
+    }
+}
+
+/// One piece of a tier.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Piece {
+    /// Its name for `--piece`, and of its file of results.
+    name: String,
+    kind: Kind,
+    /// drill, twin: which; absent: the one that has the piece's name; "all": every one.
+    #[serde(default)]
+    drills: Vec<String>,
+    #[serde(default)]
+    subject: SubjectKind,
+    #[serde(default)]
+    channel: Channel,
+    /// drill, twin: valid runs wanted.
+    #[serde(default = "one")]
+    repeat: usize,
+    /// drill, twin: when an expectation failed, so many more runs; all of them count.
+    #[serde(default)]
+    again: usize,
+    /// Against the figures themselves, not CI's wider limits.
+    #[serde(default)]
+    strict: bool,
+    /// start-stop: how often.
+    #[serde(default = "times")]
+    times: u32,
+    /// garbage: packets per second.
+    #[serde(default = "rate")]
+    rate: u32,
+    /// garbage, idle: how long.
+    #[serde(default = "seconds")]
+    seconds: u32,
+    /// idle: how many VIPs.
+    #[serde(default)]
+    vips: Vec<u8>,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn times() -> u32 {
+    200
+}
+
+fn rate() -> u32 {
+    10_000
+}
+
+fn seconds() -> u32 {
+    5
+}
+
+impl Piece {
+    fn options(&self, base: &Tier) -> Options {
+        Options {
+            subject: self.subject,
+            holdfast: base.holdfast.clone(),
+            repeat: self.repeat,
+            twin: self.kind == Kind::Twin,
+            strict: self.strict,
+            ..Options::default()
+        }
+    }
+
+    fn drills(&self) -> Result<Vec<&'static Drill>> {
+        let own = [self.name.clone()];
+        let names = if self.drills.is_empty() { &own[..] } else { &self.drills[..] };
+        let mut all = Vec::new();
+        for n in names {
+            match find(n) {
+                Some(d) => all.push(d),
+                None if n == "all" => all.extend(DRILLS),
+                None => bail!("piece {}: no drill is called {n:?}", self.name),
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Tier {
+    /// The tier's name in the file.
+    pub name: String,
+    /// The file.
+    pub file: PathBuf,
+    /// One piece's name, or `all`.
+    pub piece: String,
+    /// Where results are written, if anywhere.
+    pub results: Option<PathBuf>,
+    /// The agent's binary, if given.
+    pub holdfast: Option<PathBuf>,
+}
+
+/// How one part of a piece ended.
+enum Verdict {
+    Passed,
+    Failed,
+    Skipped,
+}
+
+struct Unit {
+    name: String,
+    verdict: Verdict,
+    /// The line's end: figures, or why not.
+    note: String,
+    /// What a failure leaves in the log.
+    details: String,
+    json: Value,
+}
+
+impl Unit {
+    fn new(name: String, pass: bool, note: String, details: String, json: Value) -> Self {
+        Self { name, verdict: if pass { Verdict::Passed } else { Verdict::Failed }, note, details, json }
+    }
+
+    fn skipped(name: String, why: String) -> Self {
+        let json = json!({"skipped": why});
+        Self { name, verdict: Verdict::Skipped, note: why, details: String::new(), json }
+    }
+}
+
+/// Counts of a tier.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Passed.
+    pub passed: usize,
+    /// Failed.
+    pub failed: usize,
+    /// Not run, for a reason that was printed.
+    pub skipped: usize,
+}
+
+impl Count {
+    /// The last line of a tier.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let skipped = if self.skipped > 0 { format!(", {} skipped", self.skipped) } else { String::new() };
+        format!("{} passed, {} failed{skipped}", self.passed, self.failed)
+    }
+}
+
+fn pieces(tier: &Tier) -> Result<Vec<Piece>> {
+    let text = std::fs::read_to_string(&tier.file).with_context(|| format!("read {}", tier.file.display()))?;
+    select(&text, &tier.name, &tier.piece).with_context(|| tier.file.display().to_string())
+}
+
+fn select(text: &str, tier: &str, piece: &str) -> Result<Vec<Piece>> {
+    let mut tiers: BTreeMap<String, Vec<Piece>> = toml::from_str(text)?;
+    let known: Vec<String> = tiers.keys().cloned().collect();
+    let Some(all) = tiers.remove(tier) else { bail!("no tier is called {tier:?}: {}", known.join(", ")) };
+    let names: Vec<String> = all.iter().map(|p| p.name.clone()).collect();
+    let chosen: Vec<Piece> = all.into_iter().filter(|p| piece == "all" || p.name == piece).collect();
+    if chosen.is_empty() {
+        bail!("no piece of {tier:?} is called {piece:?}: {}", names.join(", "));
+    }
+    Ok(chosen)
+}
+
+/// Runs a tier's pieces: a line for each part, a table at the end.
+///
+/// # Errors
+/// The file, a name in it, or what no drill can do without. What goes wrong in a piece is that piece's verdict.
+pub fn run(tier: &Tier) -> Result<Count> {
+    let pieces = pieces(tier)?;
+    for p in &pieces {
+        if matches!(p.kind, Kind::Drill | Kind::Twin) {
+            p.drills()?;
+        }
+    }
+    env::require_basics()?;
+    env::holdfast(tier.holdfast.as_deref())?;
+    residue::remove_on_signal()?;
+    let provenance = Provenance::of(tier.file.parent().filter(|p| p.is_dir()).unwrap_or_else(|| Path::new(".")));
+    let mut count = Count::default();
+    let mut table: Vec<String> = Vec::new();
+    let from = now();
+    for p in &pieces {
+        let (mut units, mut pass, start) = (Vec::new(), true, now());
+        let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+        for part in parts(p)? {
+            let began = now();
+            let unit = one_unit(&part, p, tier);
+            let word = match unit.verdict {
+                Verdict::Passed => "pass",
+                Verdict::Failed => "FAIL",
+                Verdict::Skipped => "skip",
+            };
+            println!("{word}  {:<38} {:>5} s  {}", unit.name, (now() - began) / SECOND, unit.note);
+            print!("{}", unit.details);
+            match unit.verdict {
+                Verdict::Passed => passed += 1,
+                Verdict::Failed => failed += 1,
+                Verdict::Skipped => skipped += 1,
+            }
+            pass &= !matches!(unit.verdict, Verdict::Failed);
+            units
+                .push(json!({"unit": unit.name, "pass": matches!(unit.verdict, Verdict::Passed), "report": unit.json}));
+        }
+        if let (Some(directory), true) = (&tier.results, passed + failed > 0) {
+            provenance.write(directory, &p.name, p.kind.name(), pass, &units)?;
+        }
+        table.push(format!("  {:<28}{passed:>8}{failed:>8}{skipped:>8}{:>8}", p.name, (now() - start) / SECOND));
+        count.passed += passed;
+        count.failed += failed;
+        count.skipped += skipped;
+    }
+    println!("\n  {:<28}{:>8}{:>8}{:>8}{:>8}", "piece", "passed", "failed", "skipped", "s");
+    table.iter().for_each(|l| println!("{l}"));
+    println!("tier {} took {} s", tier.name, (now() - from) / SECOND);
+    println!("{}", count.text());
+    Ok(count)
+}
+
+/// One part of a piece: a drill with or without the channel, or the piece as a whole.
+struct Part {
+    name: String,
+    drill: Option<&'static Drill>,
+    channel: bool,
+    vips: u8,
+}
+
+fn parts(p: &Piece) -> Result<Vec<Part>> {
+    let whole = |channel: bool, vips: u8, name: String| Part { name, drill: None, channel, vips };
+    Ok(match p.kind {
+        Kind::Drill | Kind::Twin => {
+            let mut all = Vec::new();
+            for d in p.drills()? {
+                for &channel in if p.subject == SubjectKind::Holdfast { p.channel.each() } else { &[false] } {
+                    let how = match (p.subject, channel) {
+                        (SubjectKind::Keepalived, _) => "keepalived",
+                        (_, true) => "channel",
+                        (_, false) => "no channel",
+                    };
+                    let twin = if p.kind == Kind::Twin { " twin" } else { "" };
+                    let name = format!("{}{twin}, {how}", d.name);
+                    all.push(Part { name, drill: Some(d), channel, vips: 1 });
+                }
+            }
+            all
+        }
+        Kind::Garbage => {
+            let name = |c: bool| format!("{}, {}", p.name, if c { "channel" } else { "no channel" });
+            p.channel.each().iter().map(|&c| whole(c, 1, name(c))).collect()
+        }
+        Kind::Idle => {
+            let vips = if p.vips.is_empty() { &[1][..] } else { &p.vips[..] };
+            vips.iter().map(|&v| whole(p.channel != Channel::No, v, format!("{}, {v} VIPs", p.name))).collect()
+        }
+        Kind::Calibrate | Kind::StartStop => vec![whole(false, 1, p.name.clone())],
+    })
+}
+
+fn one_unit(part: &Part, p: &Piece, tier: &Tier) -> Unit {
+    match attempt(part, p, tier) {
+        Ok(unit) => unit,
+        Err(e) if e.downcast_ref::<Lacks>().is_some() => Unit::skipped(part.name.clone(), format!("{e:#}")),
+        Err(e) => {
+            let text = format!("{e:#}");
+            let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
+            let rest = if rest.is_empty() { String::new() } else { format!("{rest}\n") };
+            Unit::new(part.name.clone(), false, first.into(), rest, json!({"error": first}))
+        }
+    }
+}
+
+fn attempt(part: &Part, p: &Piece, tier: &Tier) -> Result<Unit> {
+    let o = Options { channel: part.channel, ..p.options(tier) };
+    let name = part.name.clone();
+    Ok(match p.kind {
+        Kind::Drill | Kind::Twin => drill_unit(name, part.drill.context("a drill's part has one")?, &o, p.again)?,
+        Kind::Calibrate => {
+            let c = calibrate::calibrate(100 * crate::clock::MS)?;
+            let text = c.text();
+            let note = text.lines().last().unwrap_or_default().trim().to_owned();
+            let details = if c.pass() { String::new() } else { text.clone() };
+            Unit::new(name, c.pass(), note, details, json!({"text": text}))
+        }
+        Kind::StartStop => {
+            let left = startstop::start_stop(&env::holdfast(o.holdfast.as_deref())?, p.times)?;
+            let what = if left.is_empty() { "nothing left behind" } else { "something was left behind" };
+            let details = left.iter().map(|l| format!("  left behind: {l}\n")).collect();
+            let json = json!({"times": p.times, "left_behind": left});
+            Unit::new(name, left.is_empty(), format!("{} starts and stops: {what}", p.times), details, json)
+        }
+        Kind::Garbage => garbage_unit(name, &o, p)?,
+        Kind::Idle => {
+            let cost = idle::idle(&o, part.vips, p.seconds)?;
+            Unit::new(name, true, cost.text(), String::new(), cost.json())
+        }
+    })
+}
+
+fn drill_unit(name: String, d: &Drill, o: &Options, again: usize) -> Result<Unit> {
+    let mut report = drill(d, o)?;
+    if let Some(why) = &report.skipped {
+        return Ok(Unit::skipped(name, why.clone()));
+    }
+    if !report.pass && report.errors.is_empty() && again > 0 {
+        // One run on a shared machine is little evidence: more of it, and all of it counts.
+        let wanted = report.valid() + again;
+        drill_more(&mut report, d, o, wanted)?;
+    }
+    // Another subject isn't held to our figures: its own are what is wanted.
+    let compared = o.subject != SubjectKind::Holdfast && report.valid() > 0 && report.errors.is_empty();
+    let pass = report.pass || compared;
+    let details = if pass { String::new() } else { report.text() };
+    Ok(Unit::new(name, pass, note(&report), details, strip_timelines(report.json())))
+}
+
+fn note(report: &Report) -> String {
+    let failed = report.verdicts.iter().filter(|(_, held)| !report.pass && !held);
+    let chosen: Vec<&str> = if report.pass {
+        report.verdicts.iter().map(|(t, _)| t.as_str()).collect()
+    } else {
+        failed.map(|(t, _)| t.as_str()).chain(report.errors.iter().filter_map(|e| e.lines().next())).collect()
+    };
+    chosen.join("; ")
+}
+
+/// Timelines are for people who look at one run.
+fn strip_timelines(mut report: Value) -> Value {
+    for list in ["runs", "void_runs"] {
+        for run in report.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            run.as_object_mut().map(|r| r.remove("timeline"));
+        }
+    }
+    report
+}
+
+fn garbage_unit(name: String, o: &Options, p: &Piece) -> Result<Unit> {
+    const SEED: u64 = 1;
+    const TRIES: usize = 3;
+    for _ in 1..TRIES {
+        let outcome = garbage::garbage(o, p.rate, p.seconds, SEED)?;
+        if outcome.pass() || !outcome.void() {
+            return Ok(garbage_said(name, &outcome));
+        }
+    }
+    Ok(garbage_said(name, &garbage::garbage(o, p.rate, p.seconds, SEED)?))
+}
+
+fn garbage_said(name: String, outcome: &garbage::Outcome) -> Unit {
+    let note = format!(
+        "{} + {} packets; {} requests failed, {} role changes; adverts late p99 {:.2} ms{}",
+        outcome.vrrp,
+        outcome.channel,
+        outcome.failed,
+        outcome.role_changes,
+        outcome.late_p99_ms,
+        if outcome.void() { " (void: the machine was late)" } else { "" }
+    );
+    let details = if outcome.pass() { String::new() } else { outcome.text() };
+    Unit::new(name, outcome.pass(), note, details, outcome.json())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "[[ci]]\nname = \"no-fault\"\nkind = \"drill\"\n\n[[ci]]\nname = \"rest\"\nkind = \"drill\"\n\
+                        drills = [\"cable-cut\", \"failback\"]\nchannel = \"yes\"\n";
+
+    #[test]
+    fn a_piece_is_found_by_name_and_an_unknown_one_is_refused_with_the_known_ones() {
+        assert_eq!(select(FILE, "ci", "all").expect("valid").len(), 2);
+        assert_eq!(select(FILE, "ci", "rest").expect("valid").len(), 1);
+        let e = select(FILE, "ci", "other").expect_err("there is none").to_string();
+        assert!(e.contains("no-fault, rest"), "{e}");
+        assert!(select(FILE, "full", "all").is_err());
+        assert!(select("[[ci]]\nname = \"x\"\nkind = \"drill\"\nrepeats = 3\n", "ci", "all").is_err());
+    }
+
+    #[test]
+    fn a_drill_runs_with_and_without_the_channel_unless_told_otherwise() {
+        let all = select(FILE, "ci", "all").expect("valid");
+        let names: Vec<String> = all.iter().flat_map(|p| parts(p).expect("known drills")).map(|p| p.name).collect();
+        assert_eq!(names, ["no-fault, channel", "no-fault, no channel", "cable-cut, channel", "failback, channel"]);
+    }
+
+    #[test]
+    fn the_tiers_of_the_tree_name_only_drills_that_exist() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tiers.toml");
+        let text = std::fs::read_to_string(file).expect("tests/tiers.toml is there");
+        for tier in ["ci", "full", "bench"] {
+            for p in select(&text, tier, "all").expect("a valid tier") {
+                assert!(!parts(&p).expect("drills that exist").is_empty(), "{}", p.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_line_counts() {
+        let c = Count { passed: 3, failed: 1, skipped: 0 };
+        assert_eq!(c.text(), "3 passed, 1 failed");
+        assert_eq!(Count { skipped: 2, ..c }.text(), "3 passed, 1 failed, 2 skipped");
+    }
+}
