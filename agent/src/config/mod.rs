@@ -10,6 +10,7 @@
 mod cross;
 pub mod duration;
 mod error;
+pub(crate) mod file;
 mod probe;
 mod schema;
 mod sections;
@@ -29,10 +30,13 @@ use tree::{Sink, Table};
 /// # Errors
 /// [`Kind::Syntax`] when it can't be read or isn't TOML, [`Kind::Semantics`] with everything else that is wrong.
 pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
-    let file = path.display().to_string();
-    let bytes = std::fs::read(path).map_err(|e| ConfigErrors::unreadable(&file, &e.to_string()))?;
-    let text = String::from_utf8(bytes).map_err(|e| ConfigErrors::unreadable(&file, &e.to_string()))?;
-    parse(&text, &file)
+    let name = path.display().to_string();
+    let bytes = file::read_regular(path, TEXT_MAX).map_err(|e| ConfigErrors::unreadable(&name, &file::in_words(&e)))?;
+    let text = String::from_utf8(bytes).map_err(|e| {
+        let line = e.as_bytes().iter().take(e.utf8_error().valid_up_to()).filter(|b| **b == b'\n').count() + 1;
+        ConfigErrors::unreadable(&name, &format!("line {line} is not UTF-8"))
+    })?;
+    parse(&text, &name)
 }
 
 /// Validates a text; `file` is only how messages name it.

@@ -218,11 +218,8 @@ fn machine(config: &Config, warn: &mut impl FnMut(String, &str)) {
         }
     }
     let Some(cluster) = &config.cluster else { return };
-    match super::keygen::read_secret(&cluster.key_file) {
-        Err(error) => warn(
-            format!("key file {} can't be used here: {error}", cluster.key_file.display()),
-            "make one with `holdfast keygen`",
-        ),
+    match crate::run::secret_key(&cluster.key_file) {
+        Err(why) => warn(format!("the agent can't start here: {why}"), "see `holdfast keygen`"),
         Ok(secret) => {
             let own = holdfast_statesync::public_key(&secret);
             for peer in cluster.peers.iter().filter(|peer| peer.public_keys.contains(&own)) {

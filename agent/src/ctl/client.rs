@@ -2,6 +2,7 @@
 
 use super::server::SOCKET;
 use super::wire::ErrorBody;
+use crate::config::file::in_words;
 use axum::body::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
@@ -72,7 +73,7 @@ async fn send(
     let path = runtime_dir.join(SOCKET);
     let stream = UnixStream::connect(&path)
         .await
-        .map_err(|e| ClientError::Unreachable(format!("{}: {e}{}", path.display(), hint(&e))))?;
+        .map_err(|e| ClientError::Unreachable(format!("{}: {}{}", path.display(), in_words(&e), hint(&e))))?;
     let broken = |e: hyper::Error| ClientError::Unreachable(e.to_string());
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
     // Ends with the connection; its error is seen by whoever waits for the answer.

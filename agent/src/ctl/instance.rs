@@ -1,6 +1,7 @@
 //! One agent per runtime directory, held by a lock on a file in it. The kernel lets the lock go when the agent dies,
 //! however it dies.
 
+use crate::config::file::in_words;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
@@ -28,7 +29,7 @@ pub enum LockError {
         pid: String,
     },
     /// The directory or the file can't be made.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), in_words(source))]
     Io {
         /// What could not be made or opened.
         path: PathBuf,

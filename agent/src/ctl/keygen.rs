@@ -1,6 +1,7 @@
 //! The channel's key pair.
 
 use super::{exit, render};
+use crate::config::file::{in_words, open_regular};
 use holdfast_statesync::{SecretKey, encode_key, generate_keypair, public_key};
 use std::fs::OpenOptions;
 use std::io::{self, Read as _, Write as _};
@@ -26,10 +27,11 @@ pub(super) fn make(path: &Path) -> u8 {
         }
         Err(error) => {
             let hint = match error.kind() {
+                io::ErrorKind::NotFound => " (make the directory first)",
                 io::ErrorKind::AlreadyExists => " (a key is never overwritten; remove it first if nobody uses it)",
                 _ => "",
             };
-            eprintln!("holdfast: {}: {error}{hint}", path.display());
+            eprintln!("holdfast: {}: {}{hint}", path.display(), in_words(&error));
             exit::FAILED
         }
     }
@@ -66,7 +68,7 @@ pub(super) fn show(path: &Path) -> u8 {
             if shown { exit::OK } else { exit::FAILED }
         }
         Err(error) => {
-            eprintln!("holdfast: {}: {error}", path.display());
+            eprintln!("holdfast: {}: {}", path.display(), in_words(&error));
             exit::FAILED
         }
     }
@@ -78,7 +80,7 @@ pub(super) fn show(path: &Path) -> u8 {
 /// What the system says, or `InvalidData` with what is wrong, without a part of the text.
 pub fn read_secret(path: &Path) -> io::Result<SecretKey> {
     let mut text = Zeroizing::new(String::new());
-    std::fs::File::open(path)?.take(FILE_MAX).read_to_string(&mut text)?;
+    open_regular(path)?.take(FILE_MAX).read_to_string(&mut text)?;
     let line = text.strip_suffix('\n').unwrap_or(&text);
     SecretKey::from_text(line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }

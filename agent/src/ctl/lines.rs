@@ -1,4 +1,4 @@
-//! A body of lines that is written while it is read, and the plumbing for a counted connection.
+//! A body of lines that is written while it is read.
 
 use axum::body::Bytes;
 use hyper::body::{Body, Frame};
@@ -51,40 +51,3 @@ impl Body for Lines {
         self.0.poll_recv(context).map(|line| line.map(|line| Ok(Frame::data(line))))
     }
 }
-
-/// Reading and writing go to a field.
-macro_rules! delegate_io {
-    ($type:ident, $field:ident) => {
-        impl tokio::io::AsyncRead for $type {
-            fn poll_read(
-                mut self: std::pin::Pin<&mut Self>,
-                context: &mut std::task::Context<'_>,
-                buffer: &mut tokio::io::ReadBuf<'_>,
-            ) -> std::task::Poll<std::io::Result<()>> {
-                std::pin::Pin::new(&mut self.$field).poll_read(context, buffer)
-            }
-        }
-        impl tokio::io::AsyncWrite for $type {
-            fn poll_write(
-                mut self: std::pin::Pin<&mut Self>,
-                context: &mut std::task::Context<'_>,
-                bytes: &[u8],
-            ) -> std::task::Poll<std::io::Result<usize>> {
-                std::pin::Pin::new(&mut self.$field).poll_write(context, bytes)
-            }
-            fn poll_flush(
-                mut self: std::pin::Pin<&mut Self>,
-                context: &mut std::task::Context<'_>,
-            ) -> std::task::Poll<std::io::Result<()>> {
-                std::pin::Pin::new(&mut self.$field).poll_flush(context)
-            }
-            fn poll_shutdown(
-                mut self: std::pin::Pin<&mut Self>,
-                context: &mut std::task::Context<'_>,
-            ) -> std::task::Poll<std::io::Result<()>> {
-                std::pin::Pin::new(&mut self.$field).poll_shutdown(context)
-            }
-        }
-    };
-}
-pub(super) use delegate_io;

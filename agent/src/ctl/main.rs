@@ -71,6 +71,13 @@ fn agent(places: &Places) -> ExitCode {
         eprintln!("holdfast: {}: {why}", places.config.display());
         return ExitCode::from(exit::SEMANTICS);
     }
+    // The worker reads it too, and would fail again and again where nobody looks.
+    if let Some(cluster) = &config.cluster
+        && let Err(why) = crate::run::secret_key(&cluster.key_file)
+    {
+        eprintln!("holdfast: {why}");
+        return ExitCode::from(exit::FAILED);
+    }
     // The worker reads the file itself: what it gets may be newer.
     drop(config);
     let _lock = match instance::lock(&places.runtime_dir) {

@@ -16,6 +16,7 @@ mod cleanup;
 pub mod cli;
 pub mod client;
 mod commands;
+mod connection;
 pub mod exit;
 mod external;
 pub mod instance;

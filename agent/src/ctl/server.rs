@@ -9,15 +9,15 @@
 //! Refuses to wait for a client: a reader that stops reading holds its own task and nothing else, and at most
 //! [`CONNECTIONS_MAX`] of them.
 
+use super::connection::{Caller, Limited};
 use super::lines::{LineSender, Lines};
 use super::wire::{AnswerLine, BODY_MAX, DrainBody, ErrorBody, EventLine, FORCE_MAX, REASON_MAX, SCHEMA, UndrainBody};
 use crate::run::api::{ApiHandle, Unavailable, WorkerFigures};
-use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::connect_info::ConnectInfo;
 use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::serve::IncomingStream;
 use axum::{Json, Router};
 use holdfast_node::io::{Answer, Request};
 use holdfast_node::status::Warning;
@@ -25,10 +25,8 @@ use serde::Deserialize;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 /// Name of the socket in the runtime directory.
@@ -88,8 +86,9 @@ pub async fn serve(listener: UnixListener, api: ApiHandle, stop: CancellationTok
         .route("/v1/drain", post(drain))
         .route("/v1/undrain", post(undrain))
         .layer(DefaultBodyLimit::max(BODY_MAX))
+        .layer(axum::middleware::map_response(close))
         .with_state(state);
-    let listener = Limited { listener, permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
+    let listener = Limited::new(listener, CONNECTIONS_MAX);
     let service = router.into_make_service_with_connect_info::<Caller>();
     let served = axum::serve(listener, service).with_graceful_shutdown(stop.clone().cancelled_owned());
     tokio::select! {
@@ -104,51 +103,11 @@ struct Shared {
     stop: CancellationToken,
 }
 
-/// Who is on the other end, as the kernel says (SO_PEERCRED).
-#[derive(Debug, Clone)]
-struct Caller(String);
-
-impl Connected<IncomingStream<'_, Limited>> for Caller {
-    fn connect_info(stream: IncomingStream<'_, Limited>) -> Self {
-        Self(match stream.io().stream.peer_cred() {
-            Ok(cred) => match cred.pid() {
-                Some(pid) => format!("uid {} (pid {pid})", cred.uid()),
-                None => format!("uid {}", cred.uid()),
-            },
-            Err(_) => "unknown".to_owned(),
-        })
-    }
+/// One request per connection: an idle one would only hold a place.
+async fn close(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+    response
 }
-
-/// A listener that takes [`CONNECTIONS_MAX`] connections.
-struct Limited {
-    listener: UnixListener,
-    permits: Arc<Semaphore>,
-}
-
-impl axum::serve::Listener for Limited {
-    type Io = Connection;
-    type Addr = tokio::net::unix::SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        let permit = Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
-        let (stream, address) = axum::serve::Listener::accept(&mut self.listener).await;
-        (Connection { stream, _permit: permit }, address)
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.listener.local_addr()
-    }
-}
-
-/// A connection that gives its permit back when it ends.
-#[derive(Debug)]
-struct Connection {
-    stream: UnixStream,
-    _permit: OwnedSemaphorePermit,
-}
-
-super::lines::delegate_io!(Connection, stream);
 
 fn refused(code: StatusCode, error: String) -> Response {
     (code, Json(ErrorBody { schema: SCHEMA, error })).into_response()

@@ -32,6 +32,8 @@ mod startup;
 #[cfg(test)]
 mod testing;
 
+pub(crate) use startup::secret_key;
+
 use crate::balancer::watch;
 use crate::keeper::channel::{End, Received, WorkerEnd};
 use crate::os::{caps, process, sched};

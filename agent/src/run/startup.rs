@@ -1,10 +1,11 @@
 //! What a worker reads before it gives its rights away: the secret key, and what the last one left on disk.
 
 use super::{intents, journal};
+use crate::config::file::{in_words, open_regular};
 use holdfast_node::config::Config;
 use holdfast_node::io::Boot;
 use holdfast_statesync::key::SecretKey;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, lchown};
 use std::path::Path;
@@ -47,13 +48,16 @@ fn fill_random(mut rest: &mut [u8]) -> io::Result<()> {
 }
 
 /// Reads the key, but only from a file that nobody else can have written or (beyond the owner and group) read.
-fn secret_key(path: &Path) -> Result<SecretKey, String> {
-    let said = |e: io::Error| format!("{}: {}", path.display(), e);
-    let mut file = File::open(path).map_err(said)?;
+pub(crate) fn secret_key(path: &Path) -> Result<SecretKey, String> {
+    let said = |e: io::Error| format!("{}: {}", path.display(), in_words(&e));
+    let mut file = open_regular(path).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => format!("{}; make one with `holdfast keygen`", said(e)),
+        _ => said(e),
+    })?;
     // Of the open file, not of whatever the path names by now.
     let meta = file.metadata().map_err(said)?;
     let mode = meta.mode() & 0o7777;
-    if !meta.is_file() || meta.len() > KEY_FILE_MAX {
+    if meta.len() > KEY_FILE_MAX {
         return Err(format!("{}: not a key file (holdfast keygen makes one)", path.display()));
     }
     if mode & FORBIDDEN != 0 {
@@ -67,7 +71,10 @@ fn secret_key(path: &Path) -> Result<SecretKey, String> {
         return Err(format!("{}: owned by user {}, neither root nor the agent's ({own})", path.display(), meta.uid()));
     }
     let mut text = Zeroizing::new(String::new());
-    file.by_ref().take(KEY_FILE_MAX).read_to_string(&mut text).map_err(said)?;
+    file.by_ref().take(KEY_FILE_MAX).read_to_string(&mut text).map_err(|e| match e.kind() {
+        io::ErrorKind::InvalidData => format!("{}: not a key file (holdfast keygen makes one)", path.display()),
+        _ => said(e),
+    })?;
     SecretKey::from_text(text.trim()).map_err(|e| format!("{}: {e}", path.display()))
 }
 
