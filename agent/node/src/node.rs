@@ -227,6 +227,11 @@ impl Node {
         &self.plan
     }
 
+    /// Packets and datagrams that changed nothing, so far.
+    pub fn refused(&self) -> u64 {
+        self.refused.total() + self.channel.as_ref().map_or(0, |channel| channel.counters().refused())
+    }
+
     /// Status at `now`.
     pub fn status(&self, now: Instant) -> Status {
         crate::status::of(self, now)

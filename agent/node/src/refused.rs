@@ -22,6 +22,11 @@ impl Refused {
         }
     }
 
+    /// All of them.
+    pub(crate) fn total(&self) -> u64 {
+        self.adverts.iter().sum::<u64>() + self.unknown_vrid + self.own_source
+    }
+
     /// For the status, those that aren't 0.
     pub(crate) fn counters(&self) -> Vec<(String, u64)> {
         let kinds = AdvertError::COUNTERS.iter().zip(&self.adverts);

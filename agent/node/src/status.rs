@@ -228,6 +228,9 @@ pub(crate) fn of(node: &Node, now: Instant) -> Status {
     let mut counters = node.counters.clone();
     counters.insert("checks_late".to_owned(), node.checks.late);
     counters.extend(node.refused.counters());
+    if let Some(channel) = &node.channel {
+        counters.insert("channel_refused".to_owned(), channel.counters().refused());
+    }
     Status {
         schema: 1,
         verdict,

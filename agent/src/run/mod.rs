@@ -5,6 +5,7 @@
 //! | `startup` | what is read before rights are given away |
 //! | `protocol`, `emit` | the protocol thread: inputs, outputs |
 //! | `link`, `exec` | the line to the keeper, programs that it runs for us |
+//! | `flood` | how often a socket is read that brings garbage |
 //! | `queues` | everything between the protocol thread and the runtime |
 //! | `runtime` | checks, journal, intents, log, control API |
 //! | [`journal`], `record`, `intents` | what is on disk |
@@ -20,6 +21,7 @@
 pub mod api;
 mod emit;
 mod exec;
+mod flood;
 mod intents;
 pub mod journal;
 pub mod lateness;

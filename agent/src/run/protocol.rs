@@ -5,6 +5,7 @@
 //! format a log line, resolve a name, start a program, wait for anything but its own sources.
 
 use super::emit::{Outcome, Outputs};
+use super::flood::Flood;
 use super::lateness::Histogram;
 use super::link::KeeperLink;
 use super::queues::{Note, ProtocolEnds};
@@ -103,6 +104,8 @@ struct Protocol {
     keeper_gone: bool,
     requests_closed: bool,
     timers: Histogram,
+    /// Of the VRRP sockets and the channel's.
+    floods: [Flood; 2],
 }
 
 impl Protocol {
@@ -130,6 +133,7 @@ impl Protocol {
             keeper_gone: false,
             requests_closed: false,
             timers: Histogram::default(),
+            floods: [Flood::new(now), Flood::new(now)],
         };
         protocol.start_balancers();
         protocol.drain();
@@ -202,7 +206,8 @@ impl Protocol {
     fn due(&self) -> Option<Instant> {
         let beat = [Some(self.next_beat), Some(self.next_figures), self.bind_at, self.monitor_at, self.stop_limit];
         let others = [self.node.poll_timeout(), self.watcher.poll_timeout()];
-        beat.into_iter().chain(others).flatten().min()
+        let floods = self.floods.iter().map(Flood::poll_timeout);
+        beat.into_iter().chain(others).chain(floods).flatten().min()
     }
 
     fn feed(&mut self, input: Input<'_>) {
@@ -222,7 +227,11 @@ impl Protocol {
     }
 
     fn turn_vrrp(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.floods[0].rests(Instant::now()) {
+            return false;
+        }
         let mut buffer = std::mem::take(&mut self.buffer);
+        let refused = self.node.refused();
         let mut count = 0;
         while count < PER_SOURCE
             && let Poll::Ready((ifindex, received)) = self.outputs.executor.poll_recv(cx, &mut buffer)
@@ -235,6 +244,9 @@ impl Protocol {
             }
         }
         self.buffer = buffer;
+        if count > 0 {
+            self.floods[0].read(Instant::now(), self.node.refused() - refused);
+        }
         count > 0
     }
 
@@ -340,7 +352,11 @@ impl Protocol {
     }
 
     fn turn_channel(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.floods[1].rests(Instant::now()) {
+            return false;
+        }
         let mut buffer = std::mem::take(&mut self.buffer);
+        let refused = self.node.refused();
         let mut count = 0;
         while count < PER_SOURCE
             && let Some(socket) = &self.outputs.channel
@@ -354,6 +370,9 @@ impl Protocol {
             }
         }
         self.buffer = buffer;
+        if count > 0 {
+            self.floods[1].read(Instant::now(), self.node.refused() - refused);
+        }
         count > 0
     }
 

@@ -123,6 +123,7 @@ fn what_is_refused_costs_a_counter_and_no_turn() {
     }
     let counters = node.status(late).counters;
     assert_eq!((counters["adverts_refused"], counters["adverts_unknown_vrid"]), (4, 1));
+    assert_eq!(counters["channel_refused"], 4);
     assert_eq!((counters["adverts_refused_ttl"], counters["adverts_refused_checksum"]), (1, 1));
 }
 
