@@ -131,6 +131,9 @@ impl Node {
                 }
                 holdfast_vrrp::Output::Notice(notice) => {
                     self.count("vrrp_notices");
+                    if let Notice::AddressMismatch { peer } = notice {
+                        self.run_mut(id).mismatch = Some((now, peer));
+                    }
                     let kind = Kind::VrrpNotice { vip: self.vip_name(id), what: notice_text(&notice) };
                     self.event(now, None, kind);
                 }

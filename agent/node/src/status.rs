@@ -11,7 +11,7 @@ use holdfast_statesync::message::Role;
 use holdfast_vrrp::State;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The one-word judgement; also the exit code of `holdfast status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -418,7 +418,7 @@ fn judge(node: &Node, vips: &[VipStatus], peers: &[PeerStatus], now: Instant) ->
             None => worse(
                 Verdict::Critical,
                 format!("{} has no owner", vip.name),
-                "see `holdfast explain` on each node for why it does not take it",
+                "`holdfast status` on each node says why it does not take it",
             ),
             Some(_) if rivals > 1 => worse(
                 Verdict::Critical,
@@ -432,7 +432,11 @@ fn judge(node: &Node, vips: &[VipStatus], peers: &[PeerStatus], now: Instant) ->
             ),
             Some(_) => {}
         }
-        if vip.fitness != "fit" && vip.fitness != "withheld" {
+        for (text, remedy) in at_odds(node, id, vip, peers, now) {
+            worse(Verdict::Degraded, text, remedy);
+        }
+        // Kept although unfit: that was said above.
+        if vip.fitness != "fit" && vip.fitness != "withheld" && !(vip.fail_open && vip.state == "active") {
             let text = format!("this node can't serve {}: {}", vip.name, first(&vip.reasons));
             worse(Verdict::Degraded, text, "repair what the reason names");
         }
@@ -441,12 +445,20 @@ fn judge(node: &Node, vips: &[VipStatus], peers: &[PeerStatus], now: Instant) ->
         let text = match (peer.left, peer.age_ms) {
             (true, _) => format!("{} has stopped", peer.name),
             (false, None) => format!("nothing was heard from {}", peer.name),
-            (false, Some(age)) => format!("nothing was heard from {} for {age} ms", peer.name),
+            (false, Some(ms)) => {
+                format!("nothing was heard from {} for {}.{} s", peer.name, ms / 1000, ms % 1000 / 100)
+            }
         };
-        worse(Verdict::Degraded, text, "check the peer's agent, the path to its channel address, and the keys");
+        worse(
+            Verdict::Degraded,
+            text,
+            "see that its agent runs, that UDP passes both ways between the channel's addresses, and that each node's \
+             public_keys has what `holdfast keygen --public` prints on the other",
+        );
     }
     if let Some(intent) = &node.intents.drain {
-        let text = format!("this node is drained by {}: {}", intent.who, intent.reason);
+        let reason = if intent.reason.is_empty() { "no reason given" } else { &intent.reason };
+        let text = format!("this node is drained by {}: {reason}", intent.who);
         worse(Verdict::Degraded, text, "`holdfast undrain` when the work is done");
     }
     if node.stop.is_some() {
@@ -460,12 +472,48 @@ fn judge(node: &Node, vips: &[VipStatus], peers: &[PeerStatus], now: Instant) ->
         _ => "redundancy unknown without [cluster]".to_owned(),
     };
     if node.config.cluster.is_some() && spare == 0 && !vips.is_empty() {
-        let text = "no other node is known able to take over".to_owned();
-        worse(Verdict::Degraded, text, "bring another node back before touching this one");
+        let text = "no spare: if the owner fails, no other node is known able to take over".to_owned();
+        worse(Verdict::Degraded, text, "bring another node back before touching the owner");
     }
     let summary = format!("{known}/{} nodes, {}, {lose}", peers.len() + 1, owners.join(", "));
     (verdict, summary, warnings)
 }
+
+/// Configurations that don't belong together, as far as they show: each with its remedy.
+fn at_odds(node: &Node, id: VipId, vip: &VipStatus, peers: &[PeerStatus], now: Instant) -> Vec<(String, &'static str)> {
+    let mut found = Vec::new();
+    for (peer, view) in peers.iter().zip(&vip.peers).filter(|(peer, _)| peer.reachable) {
+        if view.role == "unknown" && node.started + SETTLED <= now {
+            found.push((
+                format!("{} says nothing of {}", peer.name, vip.name),
+                "a VIP has the same name in all nodes' configurations",
+            ));
+        }
+        let unheard = vip.heard.as_ref().is_none_or(|heard| heard.age_ms > UNHEARD_MS.max(4 * vip.interval_ms));
+        if view.role == "active" && vip.state == "backup" && unheard && vip.age_ms > UNHEARD_MS {
+            found.push((
+                format!("{} owns {}, but its adverts don't arrive on {}", peer.name, vip.name, vip.interface),
+                "check that vrid is the same on all nodes, and the segment and its filters for IP protocol 112",
+            ));
+        }
+    }
+    if let Some((at, from)) = node.run(id).mismatch
+        && now.saturating_duration_since(at) < MISMATCH_SHOWN
+    {
+        found.push((
+            format!("{from} has other addresses for VRID {} on {}", vip.vrid, vip.interface),
+            "a VIP has the same addresses on all nodes, and a segment has each VRID once",
+        ));
+    }
+    found
+}
+
+/// Reports and adverts of all peers should have come by then.
+const SETTLED: Duration = Duration::from_secs(3);
+/// An owner whose adverts are missing for so long isn't just taking over.
+const UNHEARD_MS: u64 = 2_000;
+/// Backups send no adverts: an owner hears of a difference only at a change of roles.
+const MISMATCH_SHOWN: Duration = Duration::from_secs(60);
 
 fn first(reasons: &[String]) -> &str {
     reasons.first().map_or("", String::as_str)

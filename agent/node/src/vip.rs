@@ -47,6 +47,8 @@ pub(crate) struct VipRun {
     pub yield_until: Option<Instant>,
     /// Preemptions in a row that the owner didn't hear.
     pub unheard: u32,
+    /// When an advert for other addresses was last heard, and from whom.
+    pub mismatch: Option<(Instant, Ipv4Addr)>,
     faults: u32,
     last_fault: Option<Instant>,
 }
@@ -93,6 +95,7 @@ impl VipRun {
             claimed: None,
             yield_until: None,
             unheard: 0,
+            mismatch: None,
             faults: 0,
             last_fault: None,
         }

@@ -8,3 +8,4 @@ pub(crate) mod lab;
 mod pair;
 mod properties;
 mod regressions;
+mod status;
