@@ -90,3 +90,68 @@ fn the_unit_calls_commands_that_exist_and_gives_the_agent_time_to_leave() {
     let stop = config::duration::parse(stop.first().expect("it is set")).expect("a duration");
     assert!(stop > holdfast::ctl::STOP_DEADLINE, "{stop:?}");
 }
+
+/// As a shell would take the line apart: blanks, double quotes, a comment at the end.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let (mut quoted, mut begun) = (false, false);
+    for c in line.chars() {
+        match c {
+            '"' => {
+                quoted = !quoted;
+                begun = true;
+            }
+            '#' if !quoted && !begun => break,
+            ' ' if !quoted => {
+                if begun {
+                    words.push(String::new());
+                }
+                begun = false;
+            }
+            c => {
+                words.last_mut().expect("never empty").push(c);
+                begun = true;
+            }
+        }
+    }
+    if !begun {
+        words.pop();
+    }
+    words
+}
+
+/// Command lines of a page: in blocks, fenced or indented, and between backquotes in prose.
+fn command_lines(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut fenced = false;
+    for line in text.lines() {
+        if line.starts_with("```") {
+            fenced = !fenced;
+        } else if fenced || line.starts_with("    ") {
+            found.push(line.trim_start().to_owned());
+        } else if !line.starts_with("### ") {
+            found.extend(line.split('`').skip(1).step_by(2).map(str::to_owned));
+        }
+    }
+    found.retain(|line| line.starts_with("holdfast "));
+    found
+}
+
+#[test]
+fn every_command_line_that_is_shown_is_accepted() {
+    let mut seen = 0;
+    for page in ["../README.md", "docs/guide.md", "docs/cli.md", "docs/configuration.md"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+        let text = fs::read_to_string(path).expect("the page is in the tree");
+        for line in command_lines(&text) {
+            // What stands for something isn't a command line: `holdfast COMMAND`.
+            if line == "holdfast COMMAND" || line.contains('…') {
+                continue;
+            }
+            let accepted = Cli::command().try_get_matches_from(words(&line));
+            assert!(accepted.is_ok(), "{page}: {line}: {}", accepted.err().map(|e| e.to_string()).unwrap_or_default());
+            seen += 1;
+        }
+    }
+    assert!(seen >= 15, "only {seen} command lines were found");
+}

@@ -4,7 +4,7 @@ use super::wire::EventLine;
 use holdfast_node::journal::{Kind, Severity};
 use holdfast_node::status::{CheckStatus, PeerStatus, Status, Verdict, VipStatus};
 use std::io::{IsTerminal as _, Write as _};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Colour, if stderr is a terminal and nobody said NO_COLOR.
 pub(super) fn colour_on_stderr() -> bool {
@@ -55,13 +55,19 @@ pub(super) fn verdict(status: &Status) -> String {
     inert(&format!("{word}: {}", status.summary))
 }
 
-/// The verdict line, then the tables, then what to look at.
+/// The verdict line, then what to do something about, then the tables.
 pub(super) fn status(status: &Status) -> String {
     let mut text = format!("{}\n", verdict(status));
-    text.push_str(&format!("node {}, running for {}\n", status.node, age(status.age_ms)));
+    for warning in &status.warnings {
+        text.push_str(&format!("warning: {}\n  remedy: {}\n", one_line(&warning.text), one_line(&warning.remedy)));
+    }
+    text.push_str(&format!("\nnode {}, running for {}\n", status.node, age(status.age_ms)));
     if let Some(drain) = &status.drain {
         let reason = if drain.reason.is_empty() { "no reason given" } else { &drain.reason };
-        text.push_str(&format!("drain: {} for {}, by {}: {reason}\n", drain.phase, age(drain.age_ms), drain.who));
+        // By the clock of the request: the agent may have been started since.
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let since = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX).saturating_sub(drain.since_unix_ms);
+        text.push_str(&format!("{}, asked {} ago by {}: {}\n", drain.phase, age(since), drain.who, one_line(reason)));
         for waits in &drain.waits_for {
             text.push_str(&format!("  waits for {waits}\n"));
         }
@@ -78,16 +84,20 @@ pub(super) fn status(status: &Status) -> String {
     }
     if !status.checks.is_empty() {
         text.push('\n');
-        text.push_str(&table(&["CHECK", "STATE", "SINCE", "LAST", "AGE", "IN A ROW"], status.checks.iter().map(check)));
+        text.push_str(&table(
+            &["CHECK", "STATE", "SINCE", "IN A ROW", "ASKED", "LAST ANSWER"],
+            status.checks.iter().map(check),
+        ));
     }
     if !status.peers.is_empty() {
         text.push('\n');
-        text.push_str(&table(&["PEER", "REACHABLE", "AGE", "ADDRESS", "BALANCERS"], status.peers.iter().map(peer)));
-    }
-    for warning in &status.warnings {
-        text.push_str(&format!("\nwarning: {}\n  remedy: {}\n", warning.text, warning.remedy));
+        text.push_str(&table(&["PEER", "REACHABLE", "HEARD", "ADDRESS", "BALANCERS"], status.peers.iter().map(peer)));
     }
     inert(&text)
+}
+
+fn one_line(text: &str) -> String {
+    text.replace('\n', " ")
 }
 
 fn vips(vips: &[VipStatus]) -> String {
@@ -98,29 +108,38 @@ fn vips(vips: &[VipStatus]) -> String {
             age(vip.age_ms),
             vip.owner.clone().unwrap_or_else(|| "?".to_owned()),
             if vip.fail_open { format!("{} (fail open)", vip.fitness) } else { vip.fitness.clone() },
-            format!("{}/{}", vip.priority, vip.configured_priority),
+            if vip.priority == vip.configured_priority {
+                vip.priority.to_string()
+            } else {
+                format!("{} (of {})", vip.priority, vip.configured_priority)
+            },
             vip.addresses.iter().map(|a| a.address.clone()).collect::<Vec<_>>().join(" "),
         ]
     });
     let mut text = table(&["VIP", "STATE", "SINCE", "OWNER", "FITNESS", "PRIORITY", "ADDRESSES"], rows);
     for vip in vips {
-        for reason in &vip.reasons {
-            text.push_str(&format!("  {}: {reason}\n", vip.name));
+        let mut line = |what: &str| text.push_str(&format!("  {}: {}\n", vip.name, one_line(what)));
+        if !vip.reasons.is_empty() {
+            line(&vip.reasons.join("; "));
         }
         for address in vip.addresses.iter().filter(|a| a.present != (vip.state == "active")) {
             let is = if address.present { "is" } else { "is not" };
-            text.push_str(&format!("  {}: {} {is} on {}\n", vip.name, address.address, address.interface));
+            line(&format!("{} {is} on {}", address.address, address.interface));
         }
-        if let Some(heard) = &vip.heard {
-            let at = age(heard.age_ms);
-            text.push_str(&format!(
-                "  {}: last advert {at} ago from {}, priority {}\n",
-                vip.name, heard.from, heard.priority
-            ));
+        // An owner hears nobody; what it heard before it became the owner only confuses.
+        if let Some(heard) = vip.heard.as_ref().filter(|h| vip.state != "active" || h.age_ms < vip.age_ms) {
+            let priority = match heard.priority {
+                0 => "which gave it away".to_owned(),
+                priority => format!("priority {priority}"),
+            };
+            line(&format!("last advert from {}, {priority}, {} ago", heard.from, age(heard.age_ms)));
         }
         for view in &vip.peers {
-            let at = optional_age(view.age_ms);
-            text.push_str(&format!("  {}: {} says {}, {} ({at} ago)\n", vip.name, view.name, view.role, view.fitness));
+            line(&match (view.role.as_str(), view.age_ms) {
+                ("unknown", Some(ms)) => format!("{} has said nothing for {}", view.name, age(ms)),
+                ("unknown", None) => format!("{} has said nothing yet", view.name),
+                (role, at) => format!("{} says {role}, {}, {} ago", view.name, view.fitness, optional_age(at)),
+            });
         }
     }
     text
@@ -133,9 +152,9 @@ fn check(check: &CheckStatus) -> Vec<String> {
         if check.shared { format!("{} (shared)", check.name) } else { check.name.clone() },
         check.state.clone(),
         age(check.age_ms),
-        check.last.clone().unwrap_or_else(|| "-".to_owned()),
-        optional_age(check.last_age_ms),
         row,
+        check.last_age_ms.map_or_else(|| "-".to_owned(), |ms| format!("{} ago", age(ms))),
+        check.last.clone().unwrap_or_else(|| "-".to_owned()),
     ]
 }
 
@@ -146,7 +165,8 @@ fn peer(peer: &PeerStatus) -> Vec<String> {
         (false, false) => "no",
     };
     let balancers: Vec<String> = peer.balancers.iter().map(|(name, state)| format!("{name} {state}")).collect();
-    vec![peer.name.clone(), reachable.to_owned(), optional_age(peer.age_ms), peer.address.clone(), balancers.join(", ")]
+    let heard = peer.age_ms.map_or_else(|| "never".to_owned(), |ms| format!("{} ago", age(ms)));
+    vec![peer.name.clone(), reachable.to_owned(), heard, peer.address.clone(), balancers.join(", ")]
 }
 
 /// Text of peers, checks and operators is shown, never obeyed by the terminal.
@@ -159,8 +179,15 @@ fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let clean = |cell: String| cell.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
     let mut cells: Vec<Vec<String>> = vec![head.iter().map(|&cell| cell.to_owned()).collect()];
     cells.extend(rows.map(|row| row.into_iter().map(clean).collect()));
+    // A column in which no row has anything is left out.
+    let empty = |column: usize| cells.iter().skip(1).all(|row| row.get(column).is_none_or(String::is_empty));
+    let kept: Vec<usize> = (0..head.len()).filter(|&column| cells.len() == 1 || !empty(column)).collect();
+    let cells: Vec<Vec<String>> = cells
+        .iter()
+        .map(|row| kept.iter().map(|&column| row.get(column).cloned().unwrap_or_default()).collect())
+        .collect();
     let width = |column: usize| cells.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<usize> = (0..head.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let widths: Vec<usize> = (0..kept.len()).map(|column| width(column).unwrap_or(0)).collect();
     let mut text = String::new();
     for row in &cells {
         let line: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
@@ -194,6 +221,7 @@ fn words(kind: &Kind) -> String {
         Kind::VipState { vip, from, to, reason, .. } => format!("vip {vip}: {from} -> {to}: {reason}"),
         Kind::VipFitness { vip, from, to, why } => format!("vip {vip}: {from} -> {to}: {why}"),
         Kind::VipPriority { vip, from, to, why } => format!("vip {vip}: priority {from} -> {to}: {why}"),
+        Kind::CheckState { check, passed: true, why } if why.is_empty() => format!("check {check}: passed"),
         Kind::CheckState { check, passed, why } => {
             format!("check {check}: {}: {why}", if *passed { "passed" } else { "failed" })
         }
@@ -249,6 +277,83 @@ mod tests {
     fn a_table_is_as_wide_as_its_cells_and_never_obeys_them() {
         let rows = [vec!["a".to_owned(), "long cell".to_owned()], vec!["bb\u{1b}[31m".to_owned(), "x".to_owned()]];
         assert_eq!(table(&["ONE", "TWO"], rows.into_iter()), "ONE      TWO\na        long cell\nbb [31m  x\n");
+    }
+
+    #[test]
+    fn a_status_begins_with_what_is_wrong_and_ends_with_what_is_known() {
+        use holdfast_node::status::{AddressStatus, HeardStatus, PeerView, Warning};
+        let address = AddressStatus {
+            address: "192.0.2.10/32".to_owned(),
+            interface: "eth0".to_owned(),
+            present: false,
+            age_ms: None,
+        };
+        let vip = VipStatus {
+            name: "web".to_owned(),
+            state: "backup".to_owned(),
+            owner: Some("lb1".to_owned()),
+            age_ms: 61_000,
+            addresses: vec![address],
+            priority: 1,
+            configured_priority: 253,
+            interface: "eth0".to_owned(),
+            vrid: 10,
+            interval_ms: 100,
+            fitness: "unfit".to_owned(),
+            fitness_age_ms: 5,
+            fail_open: false,
+            reasons: vec!["check web failed".to_owned(), "lb1 is Active".to_owned()],
+            peers: vec![PeerView {
+                name: "lb1".to_owned(),
+                role: "unknown".to_owned(),
+                fitness: "unknown".to_owned(),
+                priority: None,
+                age_ms: Some(3_000),
+            }],
+            heard: Some(HeardStatus { from: "192.0.2.11".to_owned(), priority: 254, age_ms: 40 }),
+            role_epoch: 1,
+        };
+        let peer = PeerStatus {
+            name: "lb1".to_owned(),
+            reachable: false,
+            age_ms: None,
+            address: "10.1.0.11:7712".to_owned(),
+            epoch: None,
+            left: false,
+            balancers: std::collections::BTreeMap::new(),
+        };
+        let status = Status {
+            schema: 1,
+            verdict: Verdict::Degraded,
+            summary: "1/2 nodes".to_owned(),
+            node: "lb2".to_owned(),
+            epoch: 1,
+            age_ms: 61_000,
+            vips: vec![vip],
+            peers: vec![peer],
+            balancers: Vec::new(),
+            checks: Vec::new(),
+            drain: None,
+            counters: std::collections::BTreeMap::new(),
+            warnings: vec![Warning { text: "odd\nthing".to_owned(), remedy: "mend it".to_owned() }],
+        };
+        let expected = "\
+DEGRADED: 1/2 nodes
+warning: odd thing
+  remedy: mend it
+
+node lb2, running for 1m01s
+
+VIP  STATE   SINCE  OWNER  FITNESS  PRIORITY    ADDRESSES
+web  backup  1m01s  lb1    unfit    1 (of 253)  192.0.2.10/32
+  web: check web failed; lb1 is Active
+  web: last advert from 192.0.2.11, priority 254, 40ms ago
+  web: lb1 has said nothing for 3.0s
+
+PEER  REACHABLE  HEARD  ADDRESS
+lb1   no         never  10.1.0.11:7712
+";
+        assert_eq!(super::status(&status), expected);
     }
 
     fn line(cause: Option<u64>, suppressed: u64, kind: Kind) -> EventLine {
