@@ -232,6 +232,8 @@ pub const TWIN: &[Expect] = &[
     Expect::count("failed", 0.0),
     Expect::count("broken_flows", 0.0),
     Expect::count("role_changes", 0.0),
+    Expect::count("noise_failed", 0.0),
+    Expect::count("noise_role_changes", 0.0),
     Expect { of: Of::Max, count: true, ..Expect::ms("dual_holder_ms", 0.0) },
 ];
 

@@ -220,6 +220,7 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
 
     let n = outage(&m.fresh.samples, m.interval, noise);
     set("noise_failed", Some(n.failed as f64));
+    set("noise_role_changes", Some(role_changes(&m.wire.adverts, VRID, noise) as f64));
     set("noise_outage_ms", Some(n.longest_ms));
     set("noise_udp_outage_ms", Some(outage(&m.udp, UDP_INTERVAL, noise).longest_ms));
     let latency: Vec<f64> = m
@@ -245,6 +246,15 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
     }
     run.timeline = timeline(m, back, &o);
     run
+}
+
+/// A fault says something only about a pair that was at rest: why this one wasn't, in the second before its fault.
+#[must_use]
+pub fn unrest(run: &Run) -> Option<String> {
+    let n = |key: &str| run.numbers.get(key).copied().flatten().unwrap_or(0.0);
+    let (failed, changes) = (n("noise_failed"), n("noise_role_changes"));
+    (failed + changes > 0.0)
+        .then(|| format!("no rest before the fault: {failed:.0} requests failed, {changes:.0} role changes"))
 }
 
 fn timeline(m: &Measured, back: Ns, o: &crate::metrics::Outage) -> Vec<(f64, String)> {
@@ -460,6 +470,7 @@ const TABLE: &[&str] = &[
     "late_adverts",
     "advert_late_p99_ms",
     "noise_failed",
+    "noise_role_changes",
     "noise_outage_ms",
     "noise_udp_outage_ms",
     "noise_latency_p50_ms",

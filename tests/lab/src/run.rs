@@ -8,7 +8,7 @@ use crate::fabric::{ECHO_PORT, Fabric, Lb, VIP, VRID, wait_for};
 use crate::faults::{self, Fault};
 use crate::load::{fresh::Fresh, long::Long, udp::Udp};
 use crate::process::make_realtime;
-use crate::report::{Measured, Report, Run, figures};
+use crate::report::{Measured, Report, Run, figures, unrest};
 use crate::responder::Responder;
 use crate::subject::holdfast::Holdfast;
 use crate::subject::keepalived::Keepalived;
@@ -465,6 +465,9 @@ fn one_run(drill: &Drill, o: &Options, s: &mut Session, nth: usize) -> Result<Ru
     let times = Times { steady, fault, repair, settled, end, failback };
     let measured = record(times, loads, instruments, &s.place)?;
     let mut run = figures(&measured, drill);
+    if drill.fault != Fault::NoFault && !o.twin && run.void.is_none() {
+        run.void = unrest(&run);
+    }
     if o.narrate {
         run.journal = s.subject.journal(&s.place, Lb::Lb1);
     }
