@@ -13,8 +13,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// How long a client may take for its request, and how long it may leave an answer unread.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client may take for its request, and how long it may leave an answer unread. More than the node may take
+/// for a status, less than the next client's own patience.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Who is on the other end, as the kernel says (SO_PEERCRED).
 #[derive(Debug, Clone)]

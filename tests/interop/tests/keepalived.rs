@@ -73,7 +73,7 @@ fn pair() -> Result<(Fabric, Keepalived, Agent)> {
     let keepalived = Keepalived::start(&fabric)?;
     let agent = Agent::start(&fabric, Lb::Lb2, 100)?;
     agent.becomes("backup", TAKEN_OVER)?;
-    let heard = wait_for(TAKEN_OVER, STEP, || Ok(agent.counter("adverts_received")? >= 5))?;
+    let heard = wait_for(Duration::from_secs(10), STEP, || Ok(agent.counter("adverts_received")? >= 5))?;
     let log = || std::fs::read_to_string(keepalived.daemon.log()).unwrap_or_default();
     ensure!(heard, "keepalived wasn't heard:\n{}\n{}\n{}", agent.events()?, agent.status()?["counters"], log());
     Ok((fabric, keepalived, agent))
