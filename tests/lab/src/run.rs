@@ -33,6 +33,8 @@ const LONG_INTERVAL: Ns = 50 * MS;
 const NOISE: Ns = SECOND;
 /// How long a pair may take until lb1 alone is Active.
 const SETTLE: Duration = Duration::from_secs(20);
+/// How long clients may be without service after that.
+const SERVED: Duration = Duration::from_secs(10);
 /// Void runs are repeated up to so many times over the whole drill, beside `--repeat`.
 const VOIDS_MAX: usize = 5;
 /// Real-time priority of the measuring threads: below the agents' (so that measuring doesn't delay what is measured)
@@ -455,6 +457,9 @@ fn one_run(drill: &Drill, o: &Options, s: &mut Session, nth: usize) -> Result<Ru
         faults::repair(drill.fault, &mut s.place, &mut *s.subject, hung).context("the repair")?
     };
     let settled = instruments.await_owner(Lb::Lb1, "after the repair")?;
+    // An outage after the repair is measured to its end: clients may be lost for longer than the hosts are at odds.
+    let served = || Ok(loads.fresh.recent_ok(40) >= 40);
+    let _else_the_figure_is_a_lower_bound = wait_for(SERVED, Duration::from_millis(20), served)?;
     std::thread::sleep(Duration::from_millis(700));
     let end = now();
     let said = s.place.fabric.complaints();
