@@ -220,6 +220,9 @@ pub fn drill_more(report: &mut Report, drill: &Drill, o: &Options, wanted: usize
                     eprint!("{}", run.timeline_text());
                 }
                 report.runs.push(run);
+                if drill.fault == Fault::WorkerKilled {
+                    session = None; // a worker that dies again and again is kept waiting: not what this drill is about
+                }
             }
             Err(e) => {
                 errors += 1;
