@@ -56,5 +56,5 @@ lint: ## formatting, clippy, the crate graph, the house rules
 	tests/lint.sh
 
 deny: ## licences, bans and sources of dependencies
-	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --offline check licenses bans sources; \
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --locked check licenses bans sources; \
 	else echo "deny: cargo-deny is not installed ('cargo install --locked cargo-deny'); skipped"; fi
