@@ -134,8 +134,12 @@ async fn first(answer: &mut LineReader) -> Result<Option<u8>, ClientError> {
             print(&text);
             None
         }
-        AnswerLine::Done { text } => {
-            print(&text);
+        AnswerLine::Done { text, open_connections } => {
+            print(&match open_connections {
+                Some(1) => format!("{text}; 1 connection that was open through this host breaks"),
+                Some(n) => format!("{text}; {n} connections that were open through this host break"),
+                None => text,
+            });
             Some(exit::OK)
         }
         AnswerLine::Refused { interlock, why } => {

@@ -12,6 +12,7 @@
 use super::connection::{Caller, Limited};
 use super::lines::{LineSender, Lines};
 use super::wire::{AnswerLine, BODY_MAX, DrainBody, ErrorBody, EventLine, FORCE_MAX, REASON_MAX, SCHEMA, UndrainBody};
+use crate::os::diag;
 use crate::run::api::{ApiHandle, Unavailable, WorkerFigures};
 use axum::extract::connect_info::ConnectInfo;
 use axum::extract::{DefaultBodyLimit, Query, State};
@@ -23,6 +24,7 @@ use holdfast_node::io::{Answer, Request};
 use holdfast_node::status::Warning;
 use serde::Deserialize;
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -224,7 +226,23 @@ async fn drain(
         force: body.force,
         dry_run: body.dry_run,
     };
-    answered(&shared, request).await
+    let vips = vip_addresses(&shared).await;
+    answered(&shared, request, Some(vips)).await
+}
+
+/// Every address of a VIP, as the node says.
+async fn vip_addresses(shared: &Shared) -> Vec<IpAddr> {
+    let Ok(mut answers) = shared.api.request(Request::Status).await else { return vec![] };
+    let Ok(Some(Answer::Status(status))) = tokio::time::timeout(STATUS_PATIENCE, answers.recv()).await else {
+        return vec![];
+    };
+    let addresses = status.vips.iter().flat_map(|vip| &vip.addresses);
+    addresses.filter_map(|a| a.address.split('/').next()?.parse().ok()).collect()
+}
+
+/// Connections that are open on these addresses, counted in the kernel's table.
+async fn open_connections(addresses: Vec<IpAddr>) -> Option<u64> {
+    tokio::task::spawn_blocking(move || diag::established(&addresses)).await.ok()?.ok()
 }
 
 async fn undrain(
@@ -232,11 +250,12 @@ async fn undrain(
     ConnectInfo(Caller(who)): ConnectInfo<Caller>,
     Json(UndrainBody {}): Json<UndrainBody>,
 ) -> Response {
-    answered(&shared, Request::Undrain { who }).await
+    answered(&shared, Request::Undrain { who }, None).await
 }
 
-/// Passes the node's answers on as they come. Nothing here ends with the client: the node has the request.
-async fn answered(shared: &Shared, request: Request) -> Response {
+/// Passes the node's answers on as they come; the end of a drain with what is still open on the `vips`. Nothing here
+/// ends with the client: the node has the request.
+async fn answered(shared: &Shared, request: Request, vips: Option<Vec<IpAddr>>) -> Response {
     let mut answers = match shared.api.request(request).await {
         Ok(answers) => answers,
         Err(error) => return unavailable(error),
@@ -244,7 +263,10 @@ async fn answered(shared: &Shared, request: Request) -> Response {
     let (sender, body): (LineSender, Lines) = Lines::channel();
     tokio::spawn(async move {
         while let Some(answer) = answers.recv().await {
-            let Some(line) = AnswerLine::of(answer) else { continue };
+            let Some(mut line) = AnswerLine::of(answer) else { continue };
+            if let (AnswerLine::Done { open_connections: open, .. }, Some(vips)) = (&mut line, &vips) {
+                *open = open_connections(vips.clone()).await;
+            }
             if !sender.send(&line).await {
                 break;
             }

@@ -50,6 +50,9 @@ pub enum AnswerLine {
     Done {
         /// For people.
         text: String,
+        /// After a drain: connections that are still open on this host's VIPs. They break, their state lives here.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        open_connections: Option<u64>,
     },
     /// Refused.
     Refused {
@@ -80,7 +83,7 @@ impl AnswerLine {
     pub fn of(answer: Answer) -> Option<Self> {
         Some(match answer {
             Answer::Progress(text) => Self::Progress { text },
-            Answer::Done(text) => Self::Done { text },
+            Answer::Done(text) => Self::Done { text, open_connections: None },
             Answer::Refused { interlock, why } => Self::Refused { interlock, why },
             Answer::Deadline(text) => Self::Deadline { text },
             Answer::Aborted(text) => Self::Aborted { text },
