@@ -174,8 +174,8 @@ fn two_hosts_set_up_word_for_word_serve_a_client_and_are_drained_and_undrained()
     let (drain, undrain) = steps.trim_end().split_once('\n').context("the page drains and undrains")?;
     let lb1 = &two.hosts[0];
     // A connection is open meanwhile: it is counted and told.
-    let held = "exec 3<>/dev/tcp/192.0.2.10/80";
-    let said = lb1.follow(&two.checkout, &format!("{held}\n{drain}"))?;
+    let held = format!("bash -c 'exec 3<>/dev/tcp/192.0.2.10/80; {drain}'");
+    let said = lb1.follow(&two.checkout, &held)?;
     ensure!(said.contains("drained in") && said.contains("open through this host break"), "{said}");
     ensure!(!said.contains("; 0 connections"), "{said}");
     two.says(&two.hosts[1], "DEGRADED: 2/2 nodes, web on lb2, can lose 0")?;
