@@ -157,6 +157,20 @@ pub static DRILLS: &[Drill] = &[
         shows: &[("one_owner_ms", "heal → one owner, ms"), ("failback_outage_ms", "outage after the heal, ms")],
     },
     Drill {
+        name: "backup-dropped",
+        fault: Fault::BackupDropped,
+        about: "the switch drops the Backup's frames for 1 s, then heals: the clients' owner must stay",
+        hold: 1000 * MS,
+        expect: &[
+            Expect::count("failed", 0.0),
+            Expect::count("broken_flows", 0.0),
+            Expect { allowance: 10.0, ..Expect::count("failback_outage_ms", 0.0) },
+            Expect { figure: 120.0, of: Of::Median, ..ONE_OWNER },
+            Expect::ms("one_owner_ms", 120.0),
+        ],
+        shows: &[("failed", "failed requests"), ("one_owner_ms", "heal → one owner, ms")],
+    },
+    Drill {
         name: "worker-killed",
         fault: Fault::WorkerKilled,
         about: "SIGKILL to the worker, which starts again",

@@ -1,4 +1,4 @@
-//! What is done to lb1, and how it is undone.
+//! What is done to lb1 (or, where it says so, to lb2), and how it is undone.
 
 use crate::clock::{Ns, now};
 use crate::fabric::Lb;
@@ -18,6 +18,8 @@ pub enum Fault {
     CableCut,
     /// The switch drops every frame from and to lb1; its carrier stays up.
     SilentDrop,
+    /// The same to lb2, the Backup: it can't hear the Active, and nobody hears it.
+    BackupDropped,
     /// SIGKILL to the worker, which may start again.
     WorkerKilled,
     /// SIGKILL to the worker, which can't start again.
@@ -54,6 +56,7 @@ pub fn inject(fault: Fault, place: &mut Place, subject: &mut dyn Subject) -> Res
         Fault::BalancerHung => Pidfd::open(subject.balancer(place, lb)?)?.signal(Signal::STOP),
         Fault::CableCut => place.fabric.cable(lb, false),
         Fault::SilentDrop => place.fabric.forwarding(lb, false),
+        Fault::BackupDropped => place.fabric.forwarding(Lb::Lb2, false),
         Fault::WorkerKilled => Pidfd::open(subject.worker(lb)?)?.signal(Signal::KILL),
         Fault::WorkerLost => {
             let worker = Pidfd::open(subject.worker(lb)?)?;
@@ -121,6 +124,7 @@ pub fn repair(fault: Fault, place: &mut Place, subject: &mut dyn Subject, hung: 
         }
         Fault::CableCut => return place.fabric.cable(lb, true),
         Fault::SilentDrop => return place.fabric.forwarding(lb, true),
+        Fault::BackupDropped => return place.fabric.forwarding(Lb::Lb2, true),
         Fault::WorkerLost => subject.worker_can_start(place, lb, true)?,
         Fault::AgentKilled => subject.start_again(place, lb)?,
         Fault::PlannedDrain => subject.undrain(place, lb)?,
