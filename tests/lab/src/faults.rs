@@ -6,6 +6,11 @@ use crate::process::{Pidfd, alive};
 use crate::subject::{Place, Subject};
 use anyhow::{Result, bail};
 use rustix::process::Signal;
+use std::time::Duration;
+
+/// How often a drain is asked for, and the pause after a refusal.
+const DRAIN_TRIES: u32 = 4;
+const DRAIN_PAUSE: Duration = Duration::from_millis(400);
 
 /// Every fault the drills know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,11 +80,7 @@ pub fn inject(fault: Fault, place: &mut Place, subject: &mut dyn Subject) -> Res
             all.iter().try_for_each(|p| p.signal(Signal::KILL).map(|_| ()))?;
             Ok(t)
         }
-        Fault::PlannedDrain => {
-            let t = now();
-            subject.drain(place, lb)?;
-            Ok(t)
-        }
+        Fault::PlannedDrain => drained(place, subject, lb),
         Fault::Failback => {
             let t = now();
             subject.undrain(place, lb)?;
@@ -88,6 +89,22 @@ pub fn inject(fault: Fault, place: &mut Place, subject: &mut dyn Subject) -> Res
         Fault::AddressDeleted => place.fabric.delete_vip(lb),
         Fault::NoFault => Ok(now()),
     }
+}
+
+/// Drains. A refusal (exit 10) moves nothing: lb2 missed one answer within 100 ms just now, and a Backup is unfit at the
+/// first. It is asked again, as an operator would.
+fn drained(place: &mut Place, subject: &mut dyn Subject, lb: Lb) -> Result<Ns> {
+    for _ in 1..DRAIN_TRIES {
+        let t = now();
+        match subject.drain(place, lb) {
+            Ok(()) => return Ok(t),
+            Err(e) if e.to_string().contains("exit 10") => std::thread::sleep(DRAIN_PAUSE),
+            Err(e) => return Err(e),
+        }
+    }
+    let t = now();
+    subject.drain(place, lb)?;
+    Ok(t)
 }
 
 /// What must stay true while the fault lasts: a worker that was lost stays lost, even if it found another way up.
