@@ -4,6 +4,7 @@
 //! thread's request ([`crate::run`]) and never come here. What this module refuses to do: follow redirects, keep
 //! connections, speak TLS, resolve names.
 
+pub mod gateway;
 mod http;
 mod tcp;
 

@@ -85,6 +85,23 @@ pub(super) fn push_request(out: &mut Vec<u8>, kind: u16, flags: u16, sequence: u
     out.resize(out.len().next_multiple_of(4), 0);
 }
 
+/// Appends an attribute, padded. A value of 64 KiB and more can't be written: it is left out.
+pub(super) fn push_attribute(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let Ok(length) = u16::try_from(value.len() + 4) else { return };
+    out.extend_from_slice(&length.to_ne_bytes());
+    out.extend_from_slice(&kind.to_ne_bytes());
+    out.extend_from_slice(value);
+    out.resize(out.len().next_multiple_of(4), 0);
+}
+
+/// Appends an attribute that holds attributes.
+pub(super) fn push_nested(out: &mut Vec<u8>, kind: u16, body: impl FnOnce(&mut Vec<u8>)) {
+    const NESTED: u16 = 0x8000;
+    let mut inside = Vec::new();
+    body(&mut inside);
+    push_attribute(out, kind | NESTED, &inside);
+}
+
 /// What the kernel said about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ack {

@@ -21,6 +21,7 @@
 pub mod api;
 mod emit;
 mod exec;
+pub mod fifo;
 mod flood;
 mod intents;
 pub mod journal;
