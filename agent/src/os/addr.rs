@@ -328,7 +328,7 @@ pub(super) fn parse_address(message: &Message<'_>) -> Option<(u16, Address)> {
     Some((message.kind, Address { ifindex: header.index, ip, prefix: header.prefix_len, marked, secondary }))
 }
 
-fn parse_ip(value: &[u8]) -> Option<IpAddr> {
+pub(super) fn parse_ip(value: &[u8]) -> Option<IpAddr> {
     if let Ok(four) = <[u8; 4]>::try_from(value) {
         return Some(IpAddr::from(four));
     }

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 pub mod addr;
+pub mod announce;
 pub mod arp;
 pub mod asyncfd;
 pub mod caps;
@@ -10,10 +11,13 @@ pub mod diag;
 pub mod fdpass;
 pub mod link;
 pub mod monitor;
+mod ndp;
 pub mod neighbour;
 mod netlink;
 pub mod nft;
+mod packet;
 pub mod pidfd;
+pub mod probe;
 pub mod process;
 pub mod route;
 pub mod rule;

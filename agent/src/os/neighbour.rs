@@ -1,9 +1,11 @@
 //! Who else the kernel knows on a segment: its neighbour table.
 
+use super::addr::parse_ip;
 use super::netlink::{Message, NetlinkSocket, attributes};
+use super::vrrp::Family;
 use nix::sys::socket::SockProtocol;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
@@ -17,18 +19,30 @@ const NUD_STALE: u16 = 0x04;
 const NUD_DELAY: u16 = 0x08;
 const NUD_PROBE: u16 = 0x10;
 
-/// At most `limit` IPv4 neighbours on this interface that have answered at some time, the surest first.
+/// The IPv4 form of [`answered`], until its caller has changed over.
+///
+/// # Errors
+/// See [`answered`].
+pub fn known(ifindex: u32, limit: usize) -> io::Result<Vec<Ipv4Addr>> {
+    let found = answered(ifindex, Family::V4, limit)?;
+    Ok(found.into_iter().filter_map(|ip| if let IpAddr::V4(ip) = ip { Some(ip) } else { None }).collect())
+}
+
+/// At most `limit` neighbours of this family on this interface that have answered at some time, the surest first.
 ///
 /// # Errors
 /// Whatever the kernel says.
-pub fn known(ifindex: u32, limit: usize) -> io::Result<Vec<Ipv4Addr>> {
+pub fn answered(ifindex: u32, family: Family, limit: usize) -> io::Result<Vec<IpAddr>> {
     let mut body = [0; HEADER + 8];
-    body[0] = libc::AF_INET as u8;
+    body[0] = match family {
+        Family::V4 => libc::AF_INET as u8,
+        Family::V6 => libc::AF_INET6 as u8,
+    };
     body[4..8].copy_from_slice(&ifindex.to_ne_bytes());
     body[HEADER..HEADER + 2].copy_from_slice(&8u16.to_ne_bytes());
     body[HEADER + 2..HEADER + 4].copy_from_slice(&NDA_IFINDEX.to_ne_bytes());
     body[HEADER + 4..].copy_from_slice(&ifindex.to_ne_bytes());
-    let mut found: Vec<(u8, Ipv4Addr)> = Vec::new();
+    let mut found: Vec<(u8, IpAddr)> = Vec::new();
     NetlinkSocket::open(SockProtocol::NetlinkRoute)?.dump(
         RTM_GETNEIGH,
         &body,
@@ -48,7 +62,7 @@ pub fn known(ifindex: u32, limit: usize) -> io::Result<Vec<Ipv4Addr>> {
 }
 
 /// A neighbour of this interface with how doubtful it is; `None` for all else.
-fn parse(message: &Message<'_>, ifindex: u32) -> Option<(u8, Ipv4Addr)> {
+fn parse(message: &Message<'_>, ifindex: u32) -> Option<(u8, IpAddr)> {
     if message.kind != RTM_NEWNEIGH {
         return None;
     }
@@ -64,7 +78,7 @@ fn parse(message: &Message<'_>, ifindex: u32) -> Option<(u8, Ipv4Addr)> {
         _ => return None,
     };
     let (_, value) = attributes(message.payload.get(HEADER..)?).find(|(kind, _)| *kind == NDA_DST)?;
-    Some((rank, Ipv4Addr::from(<[u8; 4]>::try_from(value).ok()?)))
+    Some((rank, parse_ip(value)?))
 }
 
 #[cfg(test)]
@@ -82,19 +96,20 @@ mod tests {
         bytes
     }
 
-    fn read(bytes: &[u8]) -> Option<(u8, Ipv4Addr)> {
+    fn read(bytes: &[u8]) -> Option<(u8, IpAddr)> {
         parse(&Message { kind: RTM_NEWNEIGH, flags: 0, sequence: 1, payload: bytes }, 2)
     }
 
     #[test]
     fn only_neighbours_of_the_interface_that_once_answered_count() {
-        let ip = Ipv4Addr::new(10, 0, 0, 2);
-        assert_eq!(read(&neighbour(2, NUD_REACHABLE, ip.octets())), Some((0, ip)));
-        assert_eq!(read(&neighbour(2, NUD_STALE, ip.octets())), Some((2, ip)));
-        assert_eq!(read(&neighbour(3, NUD_REACHABLE, ip.octets())), None, "another interface");
-        assert_eq!(read(&neighbour(2, 0x20, ip.octets())), None, "failed");
-        assert_eq!(read(&neighbour(2, 0x40, ip.octets())), None, "no ARP there");
-        let whole = neighbour(2, NUD_REACHABLE, ip.octets());
+        let four = Ipv4Addr::new(10, 0, 0, 2);
+        let ip = IpAddr::from(four);
+        assert_eq!(read(&neighbour(2, NUD_REACHABLE, four.octets())), Some((0, ip)));
+        assert_eq!(read(&neighbour(2, NUD_STALE, four.octets())), Some((2, ip)));
+        assert_eq!(read(&neighbour(3, NUD_REACHABLE, four.octets())), None, "another interface");
+        assert_eq!(read(&neighbour(2, 0x20, four.octets())), None, "failed");
+        assert_eq!(read(&neighbour(2, 0x40, four.octets())), None, "no ARP there");
+        let whole = neighbour(2, NUD_REACHABLE, four.octets());
         (0..whole.len()).for_each(|n| assert_eq!(read(&whole[..n]), None, "cut after {n} bytes"));
     }
 }

@@ -1,0 +1,109 @@
+//! Asks the segment who has an address.
+//!
+//! What this module refuses to do: keep a socket longer than a question; change the kernel's neighbour table.
+
+use super::asyncfd::AsyncDescriptor;
+use super::ndp::{neighbour_solicitation, solicited_by};
+use super::packet::{self, Takes, link_address, send_frame};
+use holdfast_node::io::ProbeOutcome;
+use holdfast_vrrp::frames::{Mac, arp_request, parse_arp_reply};
+use nix::sys::socket::{MsgFlags, recv};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// Who has `target`? Sends up to `tries` ARP requests (or neighbour solicitations) from `source`, waits `wait` for an
+/// answer to each, and tells whether the target itself answered; if not, whether any of the `others`, who were asked at
+/// the same time, did. Others of another family are passed over. Must be called inside a tokio runtime; needs
+/// CAP_NET_RAW.
+///
+/// # Errors
+/// `EAFNOSUPPORT` when `source` and `target` are of different families, else whatever the system says about the socket
+/// or the first send.
+pub async fn probe(
+    ifindex: u32,
+    source: IpAddr,
+    target: IpAddr,
+    others: &[IpAddr],
+    tries: u8,
+    wait: Duration,
+) -> io::Result<ProbeOutcome> {
+    if source.is_ipv4() != target.is_ipv4() {
+        return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
+    }
+    let takes = if target.is_ipv4() { Takes::Arp } else { Takes::NeighbourAdvertisements };
+    let fd = packet::open(ifindex, takes)?;
+    let mac = link_address(&fd)?;
+    let socket = AsyncDescriptor::new(fd)?;
+    let mut buffer = [0; 256];
+    let mut outcome = ProbeOutcome::Nobody;
+    for _ in 0..tries {
+        for asked in std::iter::once(&target).chain(others) {
+            ask(&socket, mac, source, *asked)?;
+        }
+        let deadline = Instant::now() + wait;
+        // Bounded by the deadline: other frames are skipped.
+        loop {
+            let read = socket.read(|fd| Ok(recv(fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT)?));
+            let Ok(read) = timeout_at(deadline, read).await else { break };
+            let frame = buffer.get(..read?).unwrap_or_default();
+            if answers(frame, mac, source, target) {
+                return Ok(ProbeOutcome::Target);
+            }
+            if others.iter().any(|other| answers(frame, mac, source, *other)) {
+                outcome = ProbeOutcome::Others;
+            }
+        }
+    }
+    Ok(outcome)
+}
+
+fn ask(socket: &AsyncDescriptor, mac: Mac, source: IpAddr, target: IpAddr) -> io::Result<()> {
+    match (source, target) {
+        (IpAddr::V4(source), IpAddr::V4(target)) => send_frame(socket, &arp_request(mac, source, target)),
+        (IpAddr::V6(source), IpAddr::V6(target)) => send_frame(socket, &neighbour_solicitation(mac, source, target)),
+        _ => Ok(()),
+    }
+}
+
+fn answers(frame: &[u8], mac: Mac, source: IpAddr, target: IpAddr) -> bool {
+    match (source, target) {
+        (IpAddr::V4(source), IpAddr::V4(target)) => replies(frame, mac, source, target),
+        (IpAddr::V6(source), IpAddr::V6(target)) => solicited_by(frame, mac, source, target),
+        _ => false,
+    }
+}
+
+/// Whether this frame is `target`'s answer to our request: a reply to us, from it, for the address that we asked from.
+/// An announcement of the target isn't one: it doesn't show that our frames get through.
+fn replies(frame: &[u8], mac: Mac, source: Ipv4Addr, target: Ipv4Addr) -> bool {
+    parse_arp_reply(frame).is_some_and(|arp| {
+        arp.answers(target) && arp.target == source && arp.target_mac == mac && arp.sender_mac != mac
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_vrrp::frames::gratuitous_arp;
+
+    const MAC: Mac = [2, 0, 0, 0, 0, 1];
+    const OTHER: Mac = [2, 0, 0, 0, 0, 2];
+
+    #[test]
+    fn only_a_reply_of_the_target_to_us_is_an_answer() {
+        let (us, them) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        let mut reply = arp_request(OTHER, them, us);
+        reply[21] = 2;
+        assert!(!replies(&reply, MAC, us, them), "it must be addressed to our link address");
+        reply[32..38].copy_from_slice(&MAC);
+        assert!(replies(&reply, MAC, us, them));
+        assert!(!replies(&reply, MAC, us, Ipv4Addr::new(10, 0, 0, 3)), "of another");
+        assert!(!replies(&reply, MAC, Ipv4Addr::new(10, 0, 0, 9), them), "for another question");
+        assert!(!replies(&gratuitous_arp(OTHER, them), MAC, us, them), "an announcement");
+        reply[22..28].copy_from_slice(&MAC);
+        assert!(!replies(&reply, MAC, us, them), "of our own interface");
+    }
+}
