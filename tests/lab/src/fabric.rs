@@ -130,7 +130,11 @@ pub struct Batch {
 }
 
 impl Batch {
-    fn start(program: &str, ns: &Netns, directory: &Path) -> Result<Self> {
+    /// Starts it for the namespace `ns`; what it complains about goes to a file in `directory`.
+    ///
+    /// # Errors
+    /// The program can't be started.
+    pub(crate) fn start(program: &str, ns: &Netns, directory: &Path) -> Result<Self> {
         let complaints = directory.join(format!("{}-{program}.err", ns.name()));
         let mut child = Command::new(program)
             .args(["-force", "-n", ns.name(), "-batch", "-"])
@@ -366,13 +370,13 @@ fn switch_script() -> String {
     s
 }
 
-fn unique_prefix() -> Result<String> {
+pub(crate) fn unique_prefix() -> Result<String> {
     let mut random = [0_u8; 2];
     std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut random)?;
     Ok(format!("hf{}x{:02x}{:02x}", std::process::id(), random[0], random[1]))
 }
 
-fn sysctl(path: &str, value: &str) -> Result<()> {
+pub(crate) fn sysctl(path: &str, value: &str) -> Result<()> {
     let file = Path::new("/proc/sys").join(path);
     if !file.exists() {
         return Ok(()); // a kernel without IPv6, say

@@ -31,6 +31,7 @@ pub mod report;
 pub mod residue;
 pub mod responder;
 pub mod run;
+pub mod scale;
 pub mod startstop;
 pub mod subject;
 pub mod tier;

@@ -13,7 +13,7 @@ use holdfast_lab::netns::Netns;
 use holdfast_lab::report::Report;
 use holdfast_lab::run::{Options, drill};
 use holdfast_lab::subject::SubjectKind;
-use holdfast_lab::{calibrate, demo, env, figures, forward, garbage, residue, startstop, tier};
+use holdfast_lab::{calibrate, demo, env, figures, forward, garbage, residue, scale, startstop, tier};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -55,6 +55,8 @@ enum Command {
         #[arg(long)]
         holdfast: Option<PathBuf>,
     },
+    /// What many virtual routers cost, and whether all of them stay right; Holdfast and keepalived in the same run.
+    Scale(ScaleOptions),
     /// Prints the table of figures from the results of a tier.
     Figures {
         /// The directory with the results.
@@ -135,6 +137,57 @@ enum LabCommand {
         /// sw, client, obs, lb1, lb2, b1, b2 or b3.
         node: String,
     },
+}
+
+#[derive(Debug, Args)]
+struct ScaleOptions {
+    /// What to ask.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "idle,promotion,flap")]
+    case: Vec<scale::Case>,
+    /// Sizes for `idle`.
+    #[arg(long, value_delimiter = ',', default_value = "1,50,250,1000", value_parser = clap::value_parser!(u16).range(1..=4000))]
+    instances: Vec<u16>,
+    /// Interfaces for `idle`; else as few as can carry the VRIDs.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=250))]
+    interfaces: Option<u16>,
+    /// How long each pair is measured at rest.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+    /// How often each is asked.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    repeat: u16,
+    /// What is put to the test, in this order.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "keepalived,holdfast")]
+    subject: Vec<SubjectKind>,
+    /// The agent's binary; else `holdfast` beside this program, then in PATH.
+    #[arg(long)]
+    holdfast: Option<PathBuf>,
+    /// Without [cluster]: VRRP alone.
+    #[arg(long)]
+    no_channel: bool,
+    /// Write `scale.json` into this directory.
+    #[arg(long)]
+    results: Option<PathBuf>,
+    /// Keep the temporary directory with configurations and logs.
+    #[arg(long)]
+    keep: bool,
+}
+
+impl ScaleOptions {
+    fn options(self) -> scale::Options {
+        scale::Options {
+            subjects: self.subject,
+            cases: self.case,
+            instances: self.instances,
+            segments: self.interfaces,
+            seconds: self.seconds,
+            repeat: self.repeat,
+            channel: !self.no_channel,
+            holdfast: self.holdfast,
+            results: self.results,
+            keep: self.keep,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -239,6 +292,10 @@ fn go(command: Command) -> Result<u8> {
                 tier::Count { passed: 0, .. } => NOTHING_RAN,
                 tier::Count { .. } => 0,
             })
+        }
+        Command::Scale(options) => {
+            residue::remove_on_signal()?;
+            Ok(if scale::scale(&options.options())? { 0 } else { FAILED })
         }
         Command::Figures { results, write, check } => {
             let table = figures::table(&results)?;
