@@ -4,5 +4,6 @@
 mod addresses;
 mod events;
 mod segment;
+mod sockets;
 mod steps;
 mod world;

@@ -3,70 +3,12 @@
 use crate::world::*;
 use holdfast::os::arp::{self, Announcer};
 use holdfast::os::neighbour;
-use holdfast::os::vrrp::{self, VrrpReceiver};
+use holdfast::os::vrrp::{self, Family, Receiver, Sender};
 use holdfast::reconcile::Executor;
 use holdfast_node::config::InterfaceName;
 use holdfast_node::io::{ProbeOutcome, Step};
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt};
-use nix::sys::time::TimeVal;
-use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
-
-#[test]
-fn an_advert_crosses_the_segment_with_ttl_255_and_is_heard_once() {
-    if skipped() {
-        return;
-    }
-    let (one, two) = two_hosts();
-    two.ip("link add name other type veth peer name far");
-    two.ip("link set other up");
-    two.ip("link set far up");
-    let source = Ipv4Addr::new(10, 0, 0, 1);
-    let payload: Vec<u8> = (0..16).collect();
-    two.block_on(|| async {
-        let receiver = VrrpReceiver::open(index("eth0")).expect("open");
-        let elsewhere = VrrpReceiver::open(index("other")).expect("open");
-        let back = vrrp::open_send(index("eth0")).expect("open");
-        assert!(two.ip("maddress show dev eth0").contains("224.0.0.18"), "member of the group");
-        let mut buffer = [0; vrrp::PACKET_MAX];
-        one.enter(|| {
-            let sender = vrrp::open_send(index("eth0")).expect("open");
-            sender.send(source, &payload).expect("sent");
-            // What the keeper does: a duplicate, and the payload prepared beforehand.
-            let duplicate: OwnedFd = sender.as_fd().try_clone_to_owned().expect("duplicate");
-            let ifindex = sender.ifindex();
-            drop(sender);
-            vrrp::send(duplicate.as_fd(), ifindex, source, &payload).expect("sent");
-        });
-        for _ in 0..2 {
-            let n = receiver.recv(&mut buffer).await.expect("received");
-            assert_eq!(n, 20 + payload.len());
-            assert_eq!((buffer[0], buffer[1], buffer[8], buffer[9]), (0x45, 0xC0, 255, 112), "IHL, TOS, TTL, protocol");
-            assert_eq!(buffer[12..16], source.octets());
-            assert_eq!(buffer[16..20], vrrp::GROUP.octets());
-            assert_eq!(buffer[20..n], payload);
-        }
-        // Heard by nobody but the receiver of that interface; our own adverts neither.
-        back.send(Ipv4Addr::new(10, 0, 0, 2), &payload).expect("sent");
-        let would_block = |result: io::Result<usize>| result.expect_err("nothing").kind() == io::ErrorKind::WouldBlock;
-        assert!(would_block(receiver.try_recv(&mut buffer)));
-        assert!(would_block(elsewhere.try_recv(&mut buffer)));
-        let queued = recv(back.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT);
-        assert_eq!(queued, Err(nix::errno::Errno::EAGAIN), "a sender queues nothing");
-
-        let foreign = back.send(Ipv4Addr::new(10, 0, 0, 99), &payload).expect_err("not our address");
-        assert_eq!(foreign.raw_os_error(), Some(libc::ENETUNREACH));
-        two.ip("link set eth0 down");
-        let down = back.send(Ipv4Addr::new(10, 0, 0, 2), &payload).expect_err("link is down");
-        println!("send on a link that is down: {down}");
-        two.ip("link set eth0 up");
-        back.send(Ipv4Addr::new(10, 0, 0, 2), &payload).expect("works again without reopening");
-        drop(receiver);
-        eventually("left the group", || !two.ip("maddress show dev eth0").contains("224.0.0.18"));
-    });
-}
 
 /// Waits until the raw sockets of the calling thread's namespace have this many bytes queued; how many they have.
 fn until_queued(bytes: u64) -> u64 {
@@ -83,6 +25,14 @@ fn until_queued(bytes: u64) -> u64 {
     }
 }
 
+fn adverts(interface: &str, source: Ipv4Addr, count: usize) {
+    let ifindex = index(interface);
+    let sender = Sender::open(Family::V4, Some(ifindex)).expect("open");
+    for _ in 0..count {
+        sender.send(source.into(), ifindex, vrrp::GROUP.into(), &[0; 12]).expect("sent");
+    }
+}
+
 #[test]
 fn a_stalled_receiver_keeps_thousands_of_packets() {
     if skipped() {
@@ -90,12 +40,11 @@ fn a_stalled_receiver_keeps_thousands_of_packets() {
     }
     let (one, two) = two_hosts();
     two.block_on(|| async {
-        let receiver = VrrpReceiver::open(index("eth0")).expect("open");
+        let receiver = Receiver::open(Family::V4, Some(index("eth0"))).expect("open");
         // In small lots, each waited for, since the interfaces' own queue would drop from a larger one.
         let send = |count: usize| {
             one.enter(|| {
-                let sender = vrrp::open_send(index("eth0")).expect("open");
-                (0..count).for_each(|_| sender.send(Ipv4Addr::new(10, 0, 0, 1), &[0; 12]).expect("sent"));
+                adverts("eth0", Ipv4Addr::new(10, 0, 0, 1), count);
             });
         };
         send(1);
@@ -110,7 +59,7 @@ fn a_stalled_receiver_keeps_thousands_of_packets() {
         let mut buffer = [0; vrrp::PACKET_MAX];
         let start = Instant::now();
         for _ in 0..3000 {
-            assert_eq!(receiver.recv(&mut buffer).await.expect("received"), 32);
+            receiver.recv(&mut buffer).await.expect("received");
         }
         println!("one packet read: {:?}, {size} bytes of the buffer", start.elapsed() / 3000);
     });
@@ -140,8 +89,7 @@ fn adverts_of_two_interfaces_are_taken_in_turn() {
         }
         let send = |name, source, count| {
             peer.enter(|| {
-                let sender = vrrp::open_send(index(name)).expect("open");
-                (0..count).for_each(|_| sender.send(source, &[0; 12]).expect("sent"));
+                adverts(name, source, count);
             });
         };
         send("x", Ipv4Addr::new(10, 0, 0, 2), 1);
@@ -159,24 +107,6 @@ fn adverts_of_two_interfaces_are_taken_in_turn() {
         let (x, y) = (index("x"), index("y"));
         assert!(order == [x, y, x, y, x, y] || order == [y, x, y, x, y, x], "{order:?}");
     });
-}
-
-/// A socket that takes every frame of its namespace.
-fn tap() -> OwnedFd {
-    let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll).expect("open");
-    setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(2, 0)).expect("set");
-    fd
-}
-
-/// The next frame that fits, or a panic after two seconds without any.
-fn next_frame(tap: &OwnedFd, fits: impl Fn(&[u8]) -> bool) -> Vec<u8> {
-    let mut buffer = [0; 2048];
-    loop {
-        let n = recv(tap.as_raw_fd(), &mut buffer, MsgFlags::empty()).expect("a frame in time");
-        if fits(&buffer[..n]) {
-            return buffer[..n].to_vec();
-        }
-    }
 }
 
 #[test]

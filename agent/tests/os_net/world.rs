@@ -3,9 +3,12 @@
 use holdfast::os::addr::AddressSocket;
 use holdfast::os::link;
 use holdfast_node::io::Address;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt};
+use nix::sys::time::TimeVal;
 use std::fs::{self, File};
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -80,13 +83,16 @@ impl Drop for Namespace {
     }
 }
 
-/// Two namespaces joined by a cable: interface `eth0` in each, 10.0.0.1 and 10.0.0.2.
+/// Two namespaces joined by a cable: interface `eth0` in each, 10.0.0.1 and 10.0.0.2, fd00::1 and fd00::2, fe80::1 and
+/// fe80::2, all usable at once.
 pub(crate) fn two_hosts() -> (Namespace, Namespace) {
     let (one, two) = (Namespace::new(), Namespace::new());
     one.ip(&format!("link add name eth0 type veth peer name eth0 netns {}", two.name));
-    for (host, address) in [(&one, "10.0.0.1/24"), (&two, "10.0.0.2/24")] {
-        host.ip(&format!("address add {address} dev eth0"));
-        host.ip("link set eth0 up");
+    for (host, last) in [(&one, 1), (&two, 2)] {
+        host.ip("link set eth0 addrgenmode none up");
+        host.ip(&format!("address add 10.0.0.{last}/24 dev eth0"));
+        host.ip(&format!("address add fd00::{last}/64 dev eth0 nodad"));
+        host.ip(&format!("address add fe80::{last}/64 dev eth0 nodad"));
     }
     one.until_up("eth0");
     two.until_up("eth0");
@@ -134,4 +140,22 @@ pub(crate) fn vips() -> [(IpAddr, u8); 2] {
 /// A table of the calling thread's network namespace.
 pub(crate) fn proc_net(name: &str) -> String {
     fs::read_to_string(format!("/proc/thread-self/net/{name}")).expect("procfs")
+}
+
+/// A socket that takes every frame of its namespace.
+pub(crate) fn tap() -> OwnedFd {
+    let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll).expect("open");
+    setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(2, 0)).expect("set");
+    fd
+}
+
+/// The next frame that fits, or a panic after two seconds without any.
+pub(crate) fn next_frame(tap: &OwnedFd, fits: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    let mut buffer = [0; 2048];
+    loop {
+        let n = recv(tap.as_raw_fd(), &mut buffer, MsgFlags::empty()).expect("a frame in time");
+        if fits(&buffer[..n]) {
+            return buffer[..n].to_vec();
+        }
+    }
 }
