@@ -36,6 +36,24 @@ impl AsyncDescriptor {
         }
     }
 
+    /// Like [`Self::poll_read`] for a `read` that tells whether it left nothing behind: then the next call waits at once
+    /// instead of asking the system once more.
+    pub fn poll_drain<R>(
+        &self,
+        cx: &mut Context<'_>,
+        mut read: impl FnMut(BorrowedFd<'_>) -> io::Result<(R, bool)>,
+    ) -> Poll<io::Result<R>> {
+        loop {
+            let mut guard = ready!(self.0.poll_read_ready(cx))?;
+            let Ok(result) = guard.try_io(|fd| read(fd.as_fd())) else { continue };
+            // What came meanwhile is an event of its own, which this doesn't clear.
+            if let Ok((_, true)) = result {
+                guard.clear_ready();
+            }
+            return Poll::Ready(result.map(|(value, _)| value));
+        }
+    }
+
     /// Like [`Self::poll_read`], for any number of tasks. Cancel safe if `read` is.
     ///
     /// # Errors

@@ -139,7 +139,10 @@ impl Receiver {
     /// Waits for packets and takes as many as are there, up to [`RECEIVE_BATCH`], in one system call. What `batch` held
     /// before is gone. One task at a time may wait.
     pub fn poll_recv_many(&self, cx: &mut Context<'_>, batch: &mut Batch) -> Poll<io::Result<()>> {
-        self.socket.poll_read(cx, |fd| batch.fill(fd, self.family, self.interface))
+        self.socket.poll_drain(cx, |fd| {
+            batch.fill(fd, self.family, self.interface)?;
+            Ok(((), batch.len() < RECEIVE_BATCH))
+        })
     }
 
     fn heard<'b>(&self, meta: Meta, buffer: &'b [u8]) -> Heard<'b> {

@@ -108,6 +108,40 @@ fn the_admins_address_is_seen_unmarked_and_survives_ours() {
 }
 
 #[test]
+fn a_removal_takes_that_prefix_length_and_interface_only() {
+    if skipped() {
+        return;
+    }
+    let namespace = Namespace::with_pair();
+    namespace.ip("address add 192.0.2.10/24 dev v1");
+    namespace.ip("address add 2001:db8::10/64 dev v1 nodad");
+    namespace.enter(|| {
+        let mut socket = AddressSocket::open().expect("open");
+        let (a, b) = (index("v0"), index("v1"));
+        let left = |socket: &mut AddressSocket, ip: IpAddr| {
+            let mut left: Vec<_> = find(socket, ip).iter().map(|f| (f.ifindex == b, f.prefix)).collect();
+            left.sort_unstable();
+            left
+        };
+        for (gone, stays) in [(32, 24), (24, 32)] {
+            for prefix in [24, 32] {
+                socket.add(a, VIP.into(), prefix, LIFETIME).expect("added");
+            }
+            socket.remove(a, VIP.into(), gone).expect("removed");
+            socket.remove(a, VIP.into(), 25).expect("not there");
+            assert_eq!(left(&mut socket, VIP.into()), [(false, stays), (true, 24)]);
+            socket.remove(a, VIP.into(), stays).expect("removed");
+        }
+        socket.add(a, VIP6.into(), 128, LIFETIME).expect("added");
+        socket.remove(a, VIP6.into(), 64).expect("not there");
+        assert_eq!(left(&mut socket, VIP6.into()), [(false, 128), (true, 64)]);
+        socket.remove(a, VIP6.into(), 128).expect("removed");
+        assert_eq!(left(&mut socket, VIP6.into()), [(true, 64)]);
+        assert_eq!(left(&mut socket, VIP.into()), [(true, 24)]);
+    });
+}
+
+#[test]
 fn the_kernel_drops_what_nobody_refreshes() {
     if skipped() {
         return;
@@ -115,7 +149,8 @@ fn the_kernel_drops_what_nobody_refreshes() {
     Namespace::with_pair().enter(|| {
         let mut socket = AddressSocket::open().expect("open");
         let a = index("v0");
-        let kept: IpAddr = Ipv4Addr::new(192, 0, 2, 11).into();
+        let kept: [(IpAddr, u8); 2] =
+            [(Ipv4Addr::new(192, 0, 2, 11).into(), 32), ("2001:db8::11".parse().expect("valid"), 128)];
         let start = Instant::now();
         let short = Duration::from_millis(1500); // 2 s: whole seconds, rounded up
         for (ip, prefix) in vips() {
@@ -123,7 +158,9 @@ fn the_kernel_drops_what_nobody_refreshes() {
         }
         let mut gone = [None; 2];
         while start.elapsed() < Duration::from_millis(3500) {
-            socket.add(a, kept, 32, short).expect("refreshed");
+            for (ip, prefix) in kept {
+                socket.add(a, ip, prefix, short).expect("refreshed");
+            }
             for (slot, (ip, _)) in gone.iter_mut().zip(vips()) {
                 if slot.is_none() && find(&mut socket, ip).is_empty() {
                     *slot = Some(start.elapsed());
@@ -135,7 +172,9 @@ fn the_kernel_drops_what_nobody_refreshes() {
         for gone in gone {
             assert!(gone.is_some_and(|after| after >= Duration::from_millis(1900)), "{gone:?}");
         }
-        assert_eq!(find(&mut socket, kept).len(), 1, "the refreshed one stays");
+        for (ip, _) in kept {
+            assert_eq!(find(&mut socket, ip).len(), 1, "the refreshed one stays");
+        }
     });
 }
 

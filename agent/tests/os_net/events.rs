@@ -6,6 +6,7 @@ use holdfast::os::monitor::{Monitor, MonitorEvent};
 use holdfast::reconcile::Executor;
 use holdfast_node::config::InterfaceName;
 use holdfast_node::io::{Address, Step};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
@@ -97,6 +98,66 @@ fn lost_events_are_replaced_by_the_complete_state() {
             matches!(event, MonitorEvent::Address(address) if address.ip == IpAddr::from(VIP)).then_some(())
         })
         .await;
+    });
+}
+
+#[test]
+fn a_tiny_buffer_ends_with_the_truth_however_often_links_flap() {
+    if skipped() {
+        return;
+    }
+    let namespace = Namespace::with_pair();
+    namespace.block_on(|| async {
+        let mut monitor = Monitor::open_with_buffer(4 * 1024).expect("open");
+        let (mut links, mut addresses) = (BTreeMap::new(), BTreeMap::new());
+        let mut socket = AddressSocket::open().expect("open");
+        let (mut resyncs, mut last) = (0, index("v0"));
+        for round in 0..10 {
+            // Flaps, comings and goings that nobody reads meanwhile: v0 has another index each time.
+            for _ in 0..3 {
+                namespace.ip("link set v0 down");
+                namespace.ip("link set v0 up");
+            }
+            namespace.ip("link del v0");
+            namespace.ip("link add v0 type veth peer name v1");
+            for interface in ["v0", "v1"] {
+                namespace.ip(&format!("link set {interface} up"));
+            }
+            namespace.until_up("v0");
+            assert_ne!(index("v0"), last, "the index isn't used again");
+            last = index("v0");
+            for i in 0..20 {
+                socket.add(last, Ipv4Addr::new(10, 9, round, i).into(), 32, LIFETIME).expect("added");
+            }
+            // Reads until what it was told is what there is.
+            loop {
+                let truth_links = socket.dump_links().expect("listed").into_iter().map(|l| (l.ifindex, l)).collect();
+                let truth_addresses: BTreeMap<_, _> = socket
+                    .dump_addresses()
+                    .expect("listed")
+                    .into_iter()
+                    .map(|a| ((a.ifindex, a.ip, a.prefix), a))
+                    .collect();
+                if links == truth_links && addresses == truth_addresses {
+                    break;
+                }
+                match monitor.next().await.expect("event") {
+                    MonitorEvent::Resync { links: l, addresses: a } => {
+                        resyncs += 1;
+                        links = l.into_iter().map(|l| (l.ifindex, l)).collect();
+                        addresses = a.into_iter().map(|a| ((a.ifindex, a.ip, a.prefix), a)).collect();
+                    }
+                    MonitorEvent::Link(link) => drop(links.insert(link.ifindex, link)),
+                    MonitorEvent::LinkGone { ifindex } => drop(links.remove(&ifindex)),
+                    MonitorEvent::Address(a) => drop(addresses.insert((a.ifindex, a.ip, a.prefix), a)),
+                    MonitorEvent::AddressGone { ifindex, ip, prefix } => {
+                        addresses.remove(&(ifindex, ip, prefix));
+                    }
+                }
+            }
+        }
+        println!("{resyncs} listings after {} overruns", monitor.overruns());
+        assert!(monitor.overruns() > 0);
     });
 }
 

@@ -3,6 +3,7 @@
 
 mod addresses;
 mod events;
+mod ipv6;
 mod segment;
 mod sockets;
 mod steps;
