@@ -181,7 +181,7 @@ impl Meta {
                 (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                     // SAFETY: as above.
                     if let Some(info) = unsafe { data::<libc::in6_pktinfo>(next) } {
-                        meta.ifindex = info.ipi6_ifindex as u32;
+                        meta.ifindex = info.ipi6_ifindex;
                         meta.destination = Ipv6Addr::from(info.ipi6_addr.s6_addr);
                     }
                 }
@@ -208,8 +208,8 @@ unsafe fn data<T>(control: *const libc::cmsghdr) -> Option<T> {
     let size = u32::try_from(size_of::<T>()).ok()?;
     // SAFETY: `control` is valid; the value is read only if the message is long enough, and without alignment.
     unsafe {
-        let enough = usize::try_from((*control).cmsg_len).ok()? >= usize::try_from(libc::CMSG_LEN(size)).ok()?;
-        enough.then(|| ptr::read_unaligned(libc::CMSG_DATA(control).cast()))
+        let (have, need): (usize, usize) = ((*control).cmsg_len as _, libc::CMSG_LEN(size) as _);
+        (have >= need).then(|| ptr::read_unaligned(libc::CMSG_DATA(control).cast()))
     }
 }
 
