@@ -1,16 +1,18 @@
-//! The Internet checksum (RFC 1071) in the two forms that VRRPv3 over IPv4 is seen with.
+//! The Internet checksum (RFC 1071) in the two forms that VRRP is seen with.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
+use crate::types::{Family, Version};
 use crate::wire::VRRP_PROTOCOL;
 
-/// What a sender summed. RFC 9568 section 5.2.8 says the message only for IPv4; RFC 5798 was read both ways, and some
-/// peers add the pseudo-header by default. We send the first and accept both.
+/// What a sender summed. VRRPv2 sums the message; VRRPv3 over IPv6 a pseudo-header and the message. For VRRPv3 over
+/// IPv4, RFC 9568 section 5.2.8 says the message only; RFC 5798 was read both ways, and some peers add the pseudo-header
+/// by default. There, and only there, both are accepted and either can be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChecksumForm {
-    /// The VRRP message only (RFC 9568).
+    /// The VRRP message only (RFC 9568 for IPv4, RFC 3768).
     Message,
-    /// An IPv4 pseudo-header before the message.
+    /// A pseudo-header (RFC 768 for IPv4, RFC 8200 section 8.1 for IPv6) before the message.
     PseudoHeader,
 }
 
@@ -22,23 +24,59 @@ impl ChecksumForm {
             Self::PseudoHeader => "pseudo-header",
         }
     }
+
+    /// The one form of this family and version; `None`: there are two.
+    pub const fn only(family: Family, version: Version) -> Option<Self> {
+        match (family, version) {
+            (Family::V6, _) => Some(Self::PseudoHeader),
+            (Family::V4, Version::V2) => Some(Self::Message),
+            (Family::V4, Version::V3) => None,
+        }
+    }
 }
 
-/// The checksum to write into a message whose checksum field is 0, in the form RFC 9568 wants.
-pub(crate) fn of_message(message: &[u8]) -> [u8; 2] {
-    (!fold(sum(message))).to_be_bytes()
+/// The checksum to write into a message whose checksum field is 0.
+pub(crate) fn of(message: &[u8], form: ChecksumForm, source: IpAddr, destination: IpAddr) -> [u8; 2] {
+    let pseudo = match form {
+        ChecksumForm::Message => 0,
+        ChecksumForm::PseudoHeader => pseudo_header(message.len(), source, destination),
+    };
+    (!fold(sum(message) + pseudo)).to_be_bytes()
 }
 
 /// In which form the checksum of this message is right, if in any. Where both are (the pseudo-header sums to nothing)
 /// it is the first.
-pub(crate) fn form_of(message: &[u8], source: Ipv4Addr, destination: Ipv4Addr) -> Option<ChecksumForm> {
+pub(crate) fn form_of(message: &[u8], version: Version, source: IpAddr, destination: IpAddr) -> Option<ChecksumForm> {
+    use ChecksumForm::{Message, PseudoHeader};
+    let family = Family::of(source);
+    let only = ChecksumForm::only(family, version);
     let message_sum = sum(message);
-    if fold(message_sum) == 0xffff {
-        return Some(ChecksumForm::Message);
+    let right = |pseudo| fold(message_sum + pseudo) == 0xffff;
+    if only != Some(PseudoHeader) && right(0) {
+        return Some(Message);
     }
-    let length = u64::try_from(message.len()).unwrap_or(u64::MAX) & 0xffff;
-    let pseudo = sum(&source.octets()) + sum(&destination.octets()) + u64::from(VRRP_PROTOCOL) + length;
-    (fold(message_sum + pseudo) == 0xffff).then_some(ChecksumForm::PseudoHeader)
+    if only == Some(Message) {
+        return None;
+    }
+    if right(pseudo_header(message.len(), source, destination)) {
+        return Some(PseudoHeader);
+    }
+    // keepalived up to 1.3.6 put the group into the pseudo-header of a unicast packet too.
+    let old_unicast = family == Family::V4 && right(pseudo_header(message.len(), source, family.group()));
+    old_unicast.then_some(PseudoHeader)
+}
+
+/// Both families' pseudo-headers sum the same things: addresses, protocol, length.
+fn pseudo_header(message_len: usize, source: IpAddr, destination: IpAddr) -> u64 {
+    let length = u64::try_from(message_len).unwrap_or(u64::MAX) & 0xffff;
+    sum_of(source) + sum_of(destination) + u64::from(VRRP_PROTOCOL) + length
+}
+
+fn sum_of(address: IpAddr) -> u64 {
+    match address {
+        IpAddr::V4(address) => sum(&address.octets()),
+        IpAddr::V6(address) => sum(&address.octets()),
+    }
 }
 
 /// Sum of big-endian 16-bit words, a lone last byte padded with 0. A u64 can't overflow with anything that fits memory.
@@ -57,6 +95,8 @@ fn fold(mut sum: u64) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     #[test]
@@ -73,11 +113,15 @@ mod tests {
     #[test]
     fn a_message_with_its_own_checksum_is_right() {
         let mut message = [0x31, 10, 254, 1, 0, 10, 0, 0, 192, 0, 2, 10];
-        let checksum = of_message(&message);
-        message[6..8].copy_from_slice(&checksum);
-        let (source, group) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(224, 0, 0, 18));
-        assert_eq!(form_of(&message, source, group), Some(ChecksumForm::Message));
+        let (source, group) = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), Family::V4.group());
+        for form in [ChecksumForm::Message, ChecksumForm::PseudoHeader] {
+            message[6..8].fill(0);
+            let checksum = of(&message, form, source, group);
+            message[6..8].copy_from_slice(&checksum);
+            assert_eq!(form_of(&message, Version::V3, source, group), Some(form));
+        }
+        assert_eq!(form_of(&message, Version::V2, source, group), None, "VRRPv2 never has a pseudo-header");
         message[2] ^= 1;
-        assert_eq!(form_of(&message, source, group), None);
+        assert_eq!(form_of(&message, Version::V3, source, group), None);
     }
 }

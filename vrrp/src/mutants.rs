@@ -4,7 +4,7 @@
 //! `with_off` on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of this crate's guards.
-pub const NAMES: [&str; 7] = [
+pub const NAMES: [&str; 13] = [
     "ttl-check",
     "checksum",
     "last-advert-of-the-loser",
@@ -12,6 +12,12 @@ pub const NAMES: [&str; 7] = [
     "tie-break",
     "resign-on-stop",
     "advert-burst",
+    "min-ttl",
+    "unicast-peers",
+    "preempt-delay",
+    "last-resort-yield",
+    "lead-leg-tie-break",
+    "checksum-auto",
 ];
 
 /// Whether the guard of this name is switched off.

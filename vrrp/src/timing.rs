@@ -3,6 +3,7 @@
 //! Centiseconds exist only on the wire. In whole centiseconds the skew of priority 254 at 100 ms would be 0, and so
 //! would that of 253: every Backup would fire at once and the priority order be lost.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::types::{AdvertInterval, Priority};
@@ -10,15 +11,39 @@ use crate::types::{AdvertInterval, Priority};
 /// `Skew_Time = (256 - Priority) * Active_Adver_Interval / 256`, rounded down to a microsecond: one step of priority is
 /// at least 39 µs, so the order of priorities holds at every interval.
 pub const fn skew_time(priority: Priority, active_adver_interval: AdvertInterval) -> Duration {
-    let interval_us = active_adver_interval.cs() as u64 * 10_000;
-    Duration::from_micros((256 - priority.get() as u64) * interval_us / 256)
+    Duration::from_micros((256 - priority.get() as u64) * interval_us(active_adver_interval) / 256)
 }
 
 /// `Active_Down_Interval = 3 * Active_Adver_Interval + Skew_Time`.
 pub const fn active_down_interval(priority: Priority, active_adver_interval: AdvertInterval) -> Duration {
-    let interval_us = active_adver_interval.cs() as u64 * 10_000;
-    let skew_us = (256 - priority.get() as u64) * interval_us / 256;
-    Duration::from_micros(3 * interval_us + skew_us)
+    let skew_us = (256 - priority.get() as u64) * interval_us(active_adver_interval) / 256;
+    Duration::from_micros(3 * interval_us(active_adver_interval) + skew_us)
+}
+
+/// VRRPv2: `Skew_Time = (256 - Priority) / 256` seconds, whatever the interval (RFC 3768 section 6.1).
+pub const fn skew_time_v2(priority: Priority) -> Duration {
+    skew_time(priority, AdvertInterval::DEFAULT)
+}
+
+/// What a waiting router adds to its timers so that equals don't fire together: a part of one priority step of the skew,
+/// by the bit-reversed low byte of its address. Bit-reversed, because neighbours' addresses differ in their last bits,
+/// and those should lie far apart. Always shorter than a step: the order of priorities holds.
+pub const fn jitter(address: IpAddr, skew_interval: AdvertInterval) -> Duration {
+    let low = match address {
+        IpAddr::V4(address) => {
+            let [_, _, _, low] = address.octets();
+            low
+        }
+        IpAddr::V6(address) => {
+            let [.., low] = address.octets();
+            low
+        }
+    };
+    Duration::from_micros(low.reverse_bits() as u64 * interval_us(skew_interval) / (256 * 256))
+}
+
+const fn interval_us(interval: AdvertInterval) -> u64 {
+    interval.cs() as u64 * 10_000
 }
 
 #[cfg(test)]

@@ -1,12 +1,108 @@
 //! Newtypes that carry their range: a value that exists is valid.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU8;
 use std::ops::Deref;
 use std::time::Duration;
 
 use thiserror::Error;
+
+/// Which IP carries the adverts, and is what they speak of: never mixed in one virtual router.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// The family of an address.
+    pub const fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+
+    /// Where adverts go, never forwarded (RFC 9568 sections 5.1.1.2 and 5.1.2.2).
+    pub const fn group(self) -> IpAddr {
+        match self {
+            Self::V4 => IpAddr::V4(Ipv4Addr::new(224, 0, 0, 18)),
+            Self::V6 => IpAddr::V6(Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x12)),
+        }
+    }
+
+    /// Bytes of an address on the wire.
+    pub const fn address_len(self) -> usize {
+        match self {
+            Self::V4 => 4,
+            Self::V6 => 16,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
+    }
+}
+
+/// Protocol version. The default is 3; 2 (RFC 3768) is for peers that know no other, and has no IPv6.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Version {
+    /// RFC 3768: IPv4, whole seconds.
+    V2,
+    /// RFC 9568 (and RFC 5798 before it).
+    #[default]
+    V3,
+}
+
+impl Version {
+    /// The number as it stands on the wire.
+    pub const fn get(self) -> u8 {
+        match self {
+            Self::V2 => 2,
+            Self::V3 => 3,
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
+}
+
+/// A leg of a unit: its place in [`RouterConfig::legs`](crate::RouterConfig::legs).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct LegId(pub u16);
+
+impl LegId {
+    /// The place as an index.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The virtual router's link-local address, if none is configured: `fe80::200:5eff:fe00:2XX`, the modified EUI-64 of
+/// its virtual MAC. It is the first address of an IPv6 advert (RFC 9568 section 5.2.9, erratum 8300).
+pub const fn link_local(vrid: Vrid) -> Ipv6Addr {
+    Ipv6Addr::new(0xfe80, 0, 0, 0, 0x0200, 0x5eff, 0xfe00, 0x0200 | vrid.get() as u16)
+}
+
+/// The virtual router's MAC: `00-00-5E-00-01-XX` for IPv4, `00-00-5E-00-02-XX` for IPv6 (RFC 9568 section 7.3).
+pub const fn virtual_mac(family: Family, vrid: Vrid) -> [u8; 6] {
+    let family = match family {
+        Family::V4 => 1,
+        Family::V6 => 2,
+    };
+    [0, 0, 0x5e, 0, family, vrid.get()]
+}
 
 /// Virtual router identifier, 1..=255 (RFC 9568 section 5.2.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,7 +183,8 @@ pub struct PriorityError {
     pub given: i64,
 }
 
-/// Advert interval in centiseconds, 1..=4095 (12 bits on the wire; RFC 9568 section 5.2.7, erratum 8301).
+/// Advert interval. VRRPv3 has 1..=4095 centiseconds (12 bits on the wire; RFC 9568 section 5.2.7, erratum 8301),
+/// VRRPv2 whole seconds, 1..=255 (RFC 3768 section 5.3.7): [`AdvertInterval::fits`] says which version can carry it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AdvertInterval(u16);
 
@@ -96,8 +193,10 @@ impl AdvertInterval {
     pub const MIN: Self = Self(1);
     /// 1 s, RFC 9568's default.
     pub const DEFAULT: Self = Self(100);
-    /// 40.95 s.
+    /// 40.95 s: the longest of VRRPv3.
     pub const MAX: Self = Self(4095);
+    /// 255 s: the longest of VRRPv2.
+    pub const MAX_V2: Self = Self(25_500);
 
     /// Takes 1..=4095 centiseconds.
     pub fn from_cs(cs: u16) -> Result<Self, IntervalError> {
@@ -117,6 +216,27 @@ impl AdvertInterval {
         match u16::try_from(cs) {
             Ok(cs) if rest == 0 => Self::from_cs(cs),
             _ => Err(IntervalError::Step { given }),
+        }
+    }
+
+    /// Takes 1..=255 seconds, what VRRPv2 can say.
+    pub fn from_seconds(seconds: u8) -> Result<Self, IntervalError> {
+        match seconds {
+            0 => Err(IntervalError::Range { given: Duration::ZERO }),
+            seconds => Ok(Self(u16::from(seconds) * 100)),
+        }
+    }
+
+    /// The interval in seconds, if it is whole ones: what VRRPv2 carries.
+    pub fn seconds(self) -> Option<u8> {
+        if self.0.is_multiple_of(100) { u8::try_from(self.0 / 100).ok() } else { None }
+    }
+
+    /// Whether this version can carry it.
+    pub fn fits(self, version: Version) -> bool {
+        match version {
+            Version::V2 => self.seconds().is_some(),
+            Version::V3 => self <= Self::MAX,
         }
     }
 
@@ -154,20 +274,31 @@ pub enum IntervalError {
     },
 }
 
-/// The addresses of one virtual router, in order: 1 to 255 of them, since the wire counts them in one byte and a
-/// count of 0 is refused (RFC 9568 section 5.2.5, erratum 8299).
+/// The addresses of one virtual router, in order and of one family: 1 to 255 of them, since the wire counts them in one
+/// byte and a count of 0 is refused (RFC 9568 section 5.2.5, erratum 8299). How many fit a packet is the MTU's matter:
+/// see [`LegConfig::message_len`](crate::LegConfig::message_len).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Addresses(Vec<Ipv4Addr>);
+pub struct Addresses(Vec<IpAddr>);
+
+/// The most addresses that one advert can count.
+const ADDRESSES_MAX: usize = 255;
 
 impl Addresses {
-    /// Takes 1 to 255 addresses.
-    pub fn new(addresses: impl Into<Vec<Ipv4Addr>>) -> Result<Self, AddressesError> {
-        let addresses = addresses.into();
-        if (1..=255).contains(&addresses.len()) {
-            Ok(Self(addresses))
-        } else {
-            Err(AddressesError { given: addresses.len() })
+    /// Takes 1 to 255 addresses of one family.
+    pub fn new<A: Into<IpAddr>>(addresses: impl IntoIterator<Item = A>) -> Result<Self, AddressesError> {
+        let addresses: Vec<IpAddr> = addresses.into_iter().map(Into::into).collect();
+        if !(1..=ADDRESSES_MAX).contains(&addresses.len()) {
+            return Err(AddressesError::Count { given: addresses.len() });
         }
+        if addresses.iter().any(|a| a.is_ipv4()) && addresses.iter().any(|a| a.is_ipv6()) {
+            return Err(AddressesError::Mixed);
+        }
+        Ok(Self(addresses))
+    }
+
+    /// The family of all of them.
+    pub fn family(&self) -> Family {
+        self.0.first().copied().map(Family::of).expect("an Addresses holds 1 to 255 addresses")
     }
 
     /// How many, as it stands on the wire.
@@ -175,32 +306,49 @@ impl Addresses {
         u8::try_from(self.0.len()).expect("an Addresses holds 1 to 255 addresses")
     }
 
-    /// Whether both hold the same addresses in whatever order: order means nothing to a receiver.
+    /// Whether both hold the same addresses in whatever order: order means nothing to a receiver. Never allocates,
+    /// since it is asked of each advert that arrives.
     pub fn same_set(&self, other: &Self) -> bool {
         if self == other {
             return true;
         }
-        let (mut a, mut b) = (self.0.clone(), other.0.clone());
-        a.sort_unstable();
-        b.sort_unstable();
-        a == b
+        if self.0.len() != other.0.len() {
+            return false;
+        }
+        let (mut a, mut b) = ([Self::NONE; ADDRESSES_MAX], [Self::NONE; ADDRESSES_MAX]);
+        self.sort_into(&mut a) == other.sort_into(&mut b)
+    }
+
+    const NONE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+    fn sort_into<'a>(&self, room: &'a mut [IpAddr; ADDRESSES_MAX]) -> &'a [IpAddr] {
+        let (room, _) = room.split_at_mut(self.0.len());
+        room.copy_from_slice(&self.0);
+        room.sort_unstable();
+        room
     }
 }
 
 impl Deref for Addresses {
-    type Target = [Ipv4Addr];
+    type Target = [IpAddr];
 
-    fn deref(&self) -> &[Ipv4Addr] {
+    fn deref(&self) -> &[IpAddr] {
         &self.0
     }
 }
 
-/// A list too short or too long for [`Addresses`].
+/// A list that is no [`Addresses`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("{given} advertised addresses: a virtual router has 1 to 255")]
-pub struct AddressesError {
-    /// How many were given.
-    pub given: usize,
+pub enum AddressesError {
+    /// Too short or too long.
+    #[error("{given} advertised addresses: a virtual router has 1 to 255")]
+    Count {
+        /// How many were given.
+        given: usize,
+    },
+    /// Both families.
+    #[error("IPv4 and IPv6 addresses in one virtual router: each family has its own")]
+    Mixed,
 }
 
 #[cfg(test)]
@@ -260,8 +408,8 @@ mod tests {
         let list = |n| vec![Ipv4Addr::new(192, 0, 2, 1); n];
         assert_eq!(Addresses::new(list(1)).unwrap().count(), 1);
         assert_eq!(Addresses::new(list(255)).unwrap().count(), 255);
-        assert_eq!(Addresses::new(list(0)), Err(AddressesError { given: 0 }));
-        assert_eq!(Addresses::new(list(256)), Err(AddressesError { given: 256 }));
+        assert_eq!(Addresses::new(list(0)), Err(AddressesError::Count { given: 0 }));
+        assert_eq!(Addresses::new(list(256)), Err(AddressesError::Count { given: 256 }));
     }
 
     #[test]

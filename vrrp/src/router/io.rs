@@ -1,23 +1,39 @@
 //! What goes into a [`Router`](super::Router) and what comes out of it.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::types::{Addresses, AdvertInterval, Priority, Vrid};
-use crate::wire::{Advert, AdvertError};
+use crate::leg::{ConfigError, LegConfig};
+use crate::types::{AdvertInterval, LegId, Priority};
+use crate::wire::{Advert, AdvertError, ChecksumForm};
 
-/// What does not change while a router exists.
+/// What a unit is made of, and how it behaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouterConfig {
-    /// Virtual router identifier on its segment.
-    pub vrid: Vrid,
-    /// Our own advert interval.
+    /// Its legs, one at least; [`LegId`] counts from 0 in this order. The first ones decide between equals.
+    pub legs: Vec<LegConfig>,
+    /// Our own advert interval, on all legs.
     pub interval: AdvertInterval,
     /// RFC 9568 Preempt_Mode.
     pub preempt: bool,
-    /// Advertised addresses, in order.
-    pub addresses: Addresses,
+    /// How long after Startup, and after each rise of our priority, an Active with a lower priority is left alone.
+    /// Nothing else is delayed: where nobody is Active we take over as if it were zero.
+    pub preempt_delay: Duration,
+}
+
+impl RouterConfig {
+    /// Whether it can be run.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if self.legs.is_empty() {
+            return Err(ConfigError::NoLegs);
+        }
+        if u16::try_from(self.legs.len()).is_err() {
+            return Err(ConfigError::TooManyLegs(self.legs.len()));
+        }
+        self.legs.iter().try_for_each(|leg| leg.check(self.interval))
+    }
 }
 
 /// Something happened. One at a time, with the time it is handled at.
@@ -26,13 +42,10 @@ pub struct RouterConfig {
 /// ("I resign"), no router's own priority.
 #[derive(Debug, Clone)]
 pub enum Input<'a> {
-    /// RFC 9568 Startup: the interface is up, `source` is its primary (never a managed) address.
-    /// Ignored unless in Initialize.
+    /// RFC 9568 Startup: the interfaces are up, and the sources of the legs were given. Ignored unless in Initialize.
     Start {
         /// Effective priority; [`Priority::OWNER`] becomes Active at once.
         priority: Priority,
-        /// Source of our adverts and the tie-break.
-        source: Ipv4Addr,
     },
     /// RFC 9568 Shutdown: priority 0 if Active; to Initialize from any state.
     Stop,
@@ -41,24 +54,34 @@ pub enum Input<'a> {
     Resume {
         /// Effective priority.
         priority: Priority,
-        /// Source of our adverts and the tie-break.
-        source: Ipv4Addr,
     },
-    /// A decoded advert for this VRID from `source`. TTL, version and checksum were already checked by `wire`.
-    /// Our own adverts looped back (same source) and other VRIDs are counted and ignored.
+    /// A decoded advert for a leg's VRID that the leg accepted ([`LegConfig::accept`]). Our own adverts looped back and
+    /// other VRIDs are counted and ignored.
     Advert {
+        /// Where it was heard.
+        leg: LegId,
         /// The sender's primary address.
-        source: Ipv4Addr,
+        source: IpAddr,
         /// What it says.
         advert: &'a Advert,
+        /// In which form its checksum was right.
+        form: ChecksumForm,
     },
     /// `poll_timeout` has passed (early calls do nothing; late calls act once, never in a burst).
     Timer,
     /// The effective priority changed. Active: an advert carries it at once. Backup: the skew is recomputed, counted
     /// from what was last heard, so the deadline is never earlier than an Active_Down after that.
     Priority(Priority),
-    /// The interface's primary address changed: the next advert comes from it.
-    Source(Ipv4Addr),
+    /// A leg's source: the primary (never a managed) address of its interface, IPv6 its link-local. Given for each leg
+    /// before `Start` or `Resume`, after [`Router::set_legs`](super::Router::set_legs), and at each change. The next
+    /// advert comes from it; a leg of an Active that had none speaks at once. Of another family, or for a leg that there
+    /// isn't: ignored.
+    Source {
+        /// Whose.
+        leg: LegId,
+        /// The address.
+        source: IpAddr,
+    },
     /// Give the address away: Active sends priority 0 and becomes Backup (armed: it comes back if nobody takes it
     /// within its own Active_Down, at the priority it has by then: lower it first). Ignored elsewhere.
     Resign,
@@ -79,13 +102,15 @@ pub enum Input<'a> {
 /// What the caller must do now, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// Send this VRRP payload (no IP header) from `source` to 224.0.0.18 with TTL 255.
+    /// Send these VRRP messages on a leg's interface with TTL 255, one to each destination.
     /// On becoming Active it follows the `Transition`; the last advert of an Active precedes it.
     Send {
+        /// On which leg.
+        leg: LegId,
         /// IP source address.
-        source: Ipv4Addr,
-        /// The VRRP message.
-        payload: Vec<u8>,
+        source: IpAddr,
+        /// The messages: to the group, or to each unicast peer.
+        packets: Arc<[Packet]>,
     },
     /// The state changed.
     Transition(Transition),
@@ -93,6 +118,15 @@ pub enum Output {
     Reassert(ReassertReason),
     /// Worth a log line or a counter (callers rate-limit).
     Notice(Notice),
+}
+
+/// A VRRP message and where it goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packet {
+    /// IP destination address.
+    pub destination: IpAddr,
+    /// The VRRP message, without an IP header.
+    pub payload: Vec<u8>,
 }
 
 /// A change of state with its cause.
@@ -134,12 +168,12 @@ pub enum Reason {
     /// The Active resigned (priority 0) and the skew passed.
     PeerResigned {
         /// Who resigned.
-        peer: Ipv4Addr,
+        peer: IpAddr,
     },
     /// A node with a lower priority is Active (heard within the last Active_Down) and we preempt it.
     Preempt {
         /// Who was Active.
-        peer: Ipv4Addr,
+        peer: IpAddr,
         /// With what priority.
         its: Priority,
     },
@@ -148,7 +182,7 @@ pub enum Reason {
     /// A better advert was heard.
     Outranked {
         /// Who sent it.
-        by: Ipv4Addr,
+        by: IpAddr,
         /// With what priority.
         its: Priority,
     },
@@ -166,7 +200,7 @@ pub enum ReassertReason {
     /// A losing advert was heard (or a priority 0: its sender had claimed the address until then).
     LosingAdvert {
         /// Who sent it.
-        from: Ipv4Addr,
+        from: IpAddr,
         /// With what priority.
         its: Priority,
     },
@@ -180,24 +214,34 @@ pub enum Notice {
     /// Same priority as ours: only the address decides.
     EqualPriority {
         /// Who has it.
-        peer: Ipv4Addr,
+        peer: IpAddr,
     },
     /// Interval differs (v3 adopts the Active's).
     IntervalMismatch {
         /// Who advertises it.
-        peer: Ipv4Addr,
+        peer: IpAddr,
         /// What it advertises.
         theirs: AdvertInterval,
     },
     /// Address list differs.
     AddressMismatch {
         /// Who advertises it.
-        peer: Ipv4Addr,
+        peer: IpAddr,
+    },
+    /// A peer's checksum is in another form than ours (VRRPv3 over IPv4): it may refuse what we send. With
+    /// [`ChecksumMode::Auto`](crate::ChecksumMode::Auto) it means that the peers differ among themselves.
+    ChecksumMismatch {
+        /// On which leg.
+        leg: LegId,
+        /// Who sends it.
+        peer: IpAddr,
+        /// Its form.
+        its: ChecksumForm,
     },
     /// Two address owners (priority 255). Erratum 8298: told, and elected between like any other pair.
     SecondOwner {
         /// The other one.
-        peer: Ipv4Addr,
+        peer: IpAddr,
     },
     /// An advert came from our own source address: it was looped back, or another host has our address.
     OwnSource,
@@ -211,8 +255,10 @@ pub enum Notice {
 pub struct Heard {
     /// When.
     pub at: Instant,
+    /// On which leg.
+    pub leg: LegId,
     /// From whom.
-    pub from: Ipv4Addr,
+    pub from: IpAddr,
     /// Its priority; 0: it resigned.
     pub priority: Priority,
     /// Its interval.
@@ -222,7 +268,7 @@ pub struct Heard {
 /// What a router has counted since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Adverts sent, those with priority 0 included.
+    /// Adverts sent, those with priority 0 included; one to each leg and interval, however many peers it goes to.
     pub sent: u64,
     /// Adverts sent with priority 0.
     pub resigned: u64,
@@ -232,7 +278,7 @@ pub struct Counters {
     pub heard_resigned: u64,
     /// Adverts ignored because they came from our own source address.
     pub own_source: u64,
-    /// Adverts ignored because they were for another virtual router.
+    /// Adverts ignored because they were for another virtual router, or for a leg that there isn't.
     pub foreign_vrid: u64,
     /// Immediate answers held back because an interval's worth had been given (see `ANSWERS_PER_INTERVAL`).
     pub answers_held_back: u64,
@@ -287,6 +333,9 @@ impl fmt::Display for Notice {
             Self::EqualPriority { peer } => write!(f, "{peer} has our priority: only the address decides"),
             Self::IntervalMismatch { peer, theirs } => write!(f, "{peer} has another advert interval: {theirs}"),
             Self::AddressMismatch { peer } => write!(f, "{peer} advertises other addresses"),
+            Self::ChecksumMismatch { peer, its, .. } => {
+                write!(f, "{peer} sends another checksum than we do: {}", its.counter())
+            }
             Self::SecondOwner { peer } => write!(f, "{peer} claims to own the address too (priority 255)"),
             Self::OwnSource => f.write_str("an advert came from our own address: looped back, or a duplicate address"),
             Self::Refused(error) => write!(f, "an advert was refused: {error}"),
@@ -300,7 +349,7 @@ mod tests {
 
     #[test]
     fn causes_read_as_words() {
-        let peer = Ipv4Addr::new(10, 0, 0, 2);
+        let peer = IpAddr::from([10, 0, 0, 2]);
         let its = Priority::DEFAULT;
         let silent = Some(Duration::from_micros(301_171));
         for (reason, words) in [
