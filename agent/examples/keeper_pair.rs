@@ -142,11 +142,16 @@ impl Worker {
             active,
             role_epoch: 7,
             addresses: if active { vec![*address] } else { Vec::new() },
-            resign: Some(Resign { ifindex: address.ifindex, source: *source, payload }),
+            resign: vec![Resign {
+                ifindex: address.ifindex,
+                source: (*source).into(),
+                destination: vrrp::GROUP.into(),
+                payload,
+            }],
             interval: Duration::from_millis(100),
-            balancer: None,
+            balancers: Vec::new(),
         };
-        let sender = vrrp::open_send(address.ifindex).expect("opened");
+        let sender = vrrp::Sender::open(vrrp::Family::V4, Some(address.ifindex)).expect("opened");
         self.end.send(&ToKeeper::Owner(record), Some(sender.as_fd())).expect("sent");
     }
 

@@ -115,7 +115,7 @@ fn the_examples_are_each_others_mirror() {
     assert_eq!((a.peers[0].name.as_str(), a.peers[0].address), (lb2.node.as_str(), b.listen));
     assert_eq!((b.peers[0].name.as_str(), b.peers[0].address), (lb1.node.as_str(), a.listen));
     let (v1, v2) = (&lb1.vips[0], &lb2.vips[0]);
-    assert_eq!((&v1.name, &v1.addresses, v1.vrrp.vrid), (&v2.name, &v2.addresses, v2.vrrp.vrid));
+    assert_eq!((&v1.name, &v1.addresses, v1.legs[0].vrid), (&v2.name, &v2.addresses, v2.legs[0].vrid));
     assert!(v1.vrrp.priority > v2.vrrp.priority);
 }
 

@@ -172,7 +172,7 @@ fn a_worker_takes_the_address_tells_the_keeper_first_and_gives_it_back_at_stop()
     worker.boot(&[]);
     let record = worker.active();
     assert_eq!((record.vip.as_str(), record.interval), ("web", Duration::from_millis(100)));
-    assert!(record.resign.is_some(), "the priority-0 advert is prepared");
+    assert!(!record.resign.is_empty(), "the priority-0 advert is prepared");
     host.until("the address is there", || host.has_vip());
     let (code, status) = host.client(&["status", "--json"]);
     assert!(matches!(code, Some(0..=2)), "{code:?}");

@@ -4,7 +4,7 @@
 //! its own word in this run, and only if it isn't older than what the peer already said.
 
 use crate::config::VipId;
-use crate::decide::Participation;
+use crate::decide::{LegPath, Participation};
 use crate::io::{Output, ProbeOutcome};
 use crate::journal::Kind;
 use crate::mutants;
@@ -14,7 +14,7 @@ use crate::world::PeerView;
 use holdfast_statesync::channel::{self, PeerId};
 use holdfast_statesync::message::{ClaimCause, Fitness, Message, Role, VipReport};
 use holdfast_vrrp::{Input, Priority, State};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 /// ARP requests to a claimer, and the wait after each.
@@ -108,9 +108,14 @@ impl Node {
 
     /// Tells all peers that we took a VIP.
     pub(crate) fn claim(&mut self, now: Instant, id: VipId, cause: ClaimCause) {
-        let Some((_, source)) = self.run(id).path else { return };
+        let Some(probe) = self.lead(id).map(|way| way.source) else { return };
         let role_epoch = self.view(id).role_epoch;
-        self.broadcast(now, &Message::Claim { vip: self.vip_name(id), role_epoch, cause, probe: IpAddr::V4(source) });
+        self.broadcast(now, &Message::Claim { vip: self.vip_name(id), role_epoch, cause, probe });
+    }
+
+    /// The way of the first leg: the address that the peers may probe.
+    fn lead(&self, id: VipId) -> Option<LegPath> {
+        self.run(id).path.as_ref()?.first().copied()
     }
 
     pub(crate) fn on_message(&mut self, now: Instant, peer: PeerId, epoch: u64, message: Message) {
@@ -241,7 +246,11 @@ impl Node {
             self.run_mut(id).contest.get_or_insert((peer, at));
         }
         let contested = cause == ClaimCause::DownTimer && self.run(id).router.state() == State::Active;
-        let (IpAddr::V4(target), Some((ifindex, source))) = (probe, self.run(id).path) else { return };
+        // By the leg of the family that the claimer named, which is its first one.
+        let legs = self.run(id).path.iter().flatten();
+        let way = legs.copied().find(|way| way.source.is_ipv4() == probe.is_ipv4());
+        let Some(LegPath { ifindex, source }) = way else { return };
+        let target = probe;
         let busy = self.run(id).probe.is_some_and(|p| now.saturating_duration_since(p.since) < PROBE_LOST);
         if !contested || busy {
             return;
@@ -254,7 +263,7 @@ impl Node {
         }
         self.run_mut(id).probe = Some(ClaimProbe { peer, target, since: now, cause: event });
         let (tries, wait) = (PROBE_TRIES, PROBE_WAIT);
-        self.out.urgent.push(Output::ArpProbe { vip: id, ifindex, source, target, tries, wait });
+        self.out.urgent.push(Output::Probe { vip: id, ifindex, source, target, tries, wait });
     }
 
     /// A peer that preempted us without our hearing its adverts would own the VIP beside us for good: it releases.
@@ -275,7 +284,7 @@ impl Node {
     /// Answered by the claimer: only adverts were lost, it releases. By nobody at all: this node is cut off, it releases.
     /// By others but not by the claimer: they don't hear each other, so each may serve whom it reaches; most likely
     /// the claimer is the one cut off, and giving in to it would leave the clients with nobody.
-    pub(crate) fn on_arp_probed(&mut self, now: Instant, id: VipId, target: Ipv4Addr, outcome: ProbeOutcome) {
+    pub(crate) fn on_probed(&mut self, now: Instant, id: VipId, target: IpAddr, outcome: ProbeOutcome) {
         if usize::from(id.0) >= self.vips.len() {
             return;
         }

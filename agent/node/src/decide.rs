@@ -3,19 +3,22 @@
 //!
 //! It refuses to remember: whatever a rule needs to know of the past stands in the [`World`].
 
-use crate::config::{Config, LastNode, Vip, VipId};
-use crate::io::BalancerState;
+use crate::config::{Config, LastNode, Leg, Partition, Track, Tracked, Vip, VipId};
+use crate::io::{BalancerState, SocketKey};
 use crate::reasons::Reason;
 use crate::world::{CheckState, Withheld, World};
 use holdfast_statesync::channel::PeerId;
-use holdfast_statesync::message::Fitness;
+use holdfast_statesync::message::{Fitness, Role, VipReport};
 use holdfast_vrrp::{Priority, State};
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Between two hand-overs of a VIP that is kept as last resort.
 const HAND_OVER_PAUSE: Duration = Duration::from_secs(1);
+
+/// The least that weights leave: 1 says that a node can't serve.
+const LEAST: u16 = 2;
 
 /// What should be, per VIP by [`VipId`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,8 +32,8 @@ pub struct Plan {
 pub struct VipPlan {
     /// Whether and how this node takes part.
     pub participation: Participation,
-    /// Interface index and source address in use; `None` while there are none.
-    pub path: Option<(u32, Ipv4Addr)>,
+    /// Where the adverts of each leg go out, by `LegId`; `None` while one of the legs has no way out.
+    pub path: Option<Vec<LegPath>>,
     /// What this node says of its own ability to serve.
     pub fitness: Fitness,
     /// Give it away now.
@@ -41,6 +44,15 @@ pub struct VipPlan {
     pub fail_open: bool,
     /// Why, most important first.
     pub reasons: Vec<Reason>,
+}
+
+/// The way of one leg to its segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LegPath {
+    /// Interface index.
+    pub ifindex: u32,
+    /// Source address.
+    pub source: IpAddr,
 }
 
 /// Whether and how a node takes part in the election of a VIP.
@@ -66,6 +78,11 @@ pub struct Leave {
     pub linger: bool,
     /// An operator's will.
     pub planned: bool,
+}
+
+/// The sockets that a leg on this interface uses.
+pub fn socket_of(leg: &Leg, ifindex: u32) -> SocketKey {
+    SocketKey { family: leg.family, ifindex: leg.peers.is_empty().then_some(ifindex) }
 }
 
 /// Every address that any VIP of the configuration may add: never a source, never foreign.
@@ -116,8 +133,15 @@ impl Judge<'_> {
             (Participation::Off, active.then(|| self.leave_to_best(false, false)))
         } else if let Some(withheld) = self.world.withheld {
             self.withheld(withheld, &mut reasons)
+        } else if let Some(reason) = self.holds_off() {
+            // A deadline, not a mode: whatever happens meanwhile, it ends then.
+            reasons.insert(0, reason);
+            (Participation::Observe, None)
+        } else if let Some(reason) = self.cut_off() {
+            reasons.insert(0, reason);
+            (Participation::Observe, active.then(|| self.leave_to_best(false, false)))
         } else if fit {
-            (Participation::Run { priority: self.vip.vrrp.priority }, None)
+            (Participation::Run { priority: self.priority(&mut reasons) }, None)
         } else if self.vip.last_node == LastNode::Withdraw {
             reasons.push(Reason::Withdraw);
             (Participation::Observe, active.then(|| self.leave_to_best(false, false)))
@@ -135,22 +159,29 @@ impl Judge<'_> {
         VipPlan { participation, path, fitness, leave, addresses, fail_open, reasons }
     }
 
-    /// Interface, carrier, socket and source: what a router can't run without.
-    fn path(&self, managed: &BTreeSet<IpAddr>) -> Result<(u32, Ipv4Addr), Reason> {
-        let name = || self.vip.vrrp.interface.as_str().to_owned();
-        let link = self.world.link(&self.vip.vrrp.interface).ok_or_else(|| Reason::LinkMissing(name()))?;
+    /// What a router can't run without, for every leg: half a unit must not be on one node and half on another.
+    fn path(&self, managed: &BTreeSet<IpAddr>) -> Result<Vec<LegPath>, Reason> {
+        self.vip.legs.iter().map(|leg| self.leg_path(leg, managed)).collect()
+    }
+
+    /// Interface, carrier, socket and source.
+    fn leg_path(&self, leg: &Leg, managed: &BTreeSet<IpAddr>) -> Result<LegPath, Reason> {
+        let name = || leg.interface.as_str().to_owned();
+        let link = self.world.link(&leg.interface).ok_or_else(|| Reason::LinkMissing(name()))?;
         if !link.up {
             return Err(Reason::LinkDown(name()));
         }
-        let source = self.world.source(link.ifindex, managed).ok_or_else(|| Reason::NoSource(name()))?;
+        let source = self.world.source(link.ifindex, leg, managed);
+        let source = source.ok_or_else(|| Reason::NoSource { interface: name(), family: leg.family })?;
         // A deaf node would believe that nobody else is there. A resumed one may count on the socket being opened in
         // this turn: its adverts come after.
         let resumed = self.view().resume.is_some() || self.view().state == State::Active;
-        let open = self.world.sockets.contains(&link.ifindex);
-        if !(open || resumed && self.world.opening.contains(&link.ifindex)) {
+        let socket = socket_of(leg, link.ifindex);
+        let open = self.world.sockets.contains(&socket);
+        if !(open || resumed && self.world.opening.contains(&socket)) {
             return Err(Reason::NoSocket(name()));
         }
-        Ok((link.ifindex, source))
+        Ok(LegPath { ifindex: link.ifindex, source })
     }
 
     /// What this node can do by itself, whatever operators want.
@@ -169,7 +200,27 @@ impl Judge<'_> {
                 reasons.push(Reason::SendFailing(age));
             }
         }
-        if let Some(id) = self.vip.balancer {
+        // An address of the unit on another interface can't be had while that is down: then none of the unit is.
+        for address in &self.vip.addresses {
+            let own = self.vip.legs.iter().any(|leg| leg.interface == address.interface);
+            let reason = match self.world.link(&address.interface) {
+                _ if own => continue,
+                Some(link) if link.up => continue,
+                Some(_) => Reason::LinkDown(address.interface.as_str().to_owned()),
+                None => Reason::LinkMissing(address.interface.as_str().to_owned()),
+            };
+            unfit = true;
+            if !reasons.contains(&reason) {
+                reasons.push(reason);
+            }
+        }
+        for (at, track) in self.vip.tracks.iter().enumerate().filter(|(_, track)| track.weight.is_none()) {
+            if self.track_fails(at, track) {
+                unfit = true;
+                reasons.push(Reason::TrackFails(self.track_name(track)));
+            }
+        }
+        for id in &self.vip.balancers {
             let name = self.config.balancers.get(usize::from(id.0)).map(|b| b.name.as_str().to_owned());
             let balancer = name.unwrap_or_default();
             match self.world.balancers.get(usize::from(id.0)).map(|b| &b.state) {
@@ -220,6 +271,84 @@ impl Judge<'_> {
             Fitness::Fit
         } else {
             Fitness::Unknown
+        }
+    }
+
+    /// `startup_delay`: right after its start an agent takes nothing that it doesn't hold already.
+    fn holds_off(&self) -> Option<Reason> {
+        let (view, until) = (self.view(), self.world.started + self.vip.vrrp.startup_delay);
+        let holds = view.state == State::Active || view.resume.is_some();
+        (!holds && self.now < until).then(|| Reason::HoldsOff(until - self.now))
+    }
+
+    /// `partition`: what a node may own that hears nobody else.
+    fn cut_off(&self) -> Option<Reason> {
+        let policy = self.vip.vrrp.partition;
+        if policy == Partition::Both || !self.world.alone(self.id, self.now) {
+            return None;
+        }
+        let gateway = self.vip.vrrp.gateway.filter(|_| policy == Partition::Gateway);
+        let Some(id) = gateway else { return Some(Reason::CutOff) };
+        let passed = |view: &crate::world::CheckView| view.state == CheckState::Passed;
+        let answers = self.world.checks.get(usize::from(id.0)).is_some_and(passed);
+        let name = || self.config.checks.get(usize::from(id.0)).map(|c| c.name.as_str().to_owned()).unwrap_or_default();
+        (!answers).then(|| Reason::GatewaySilent(name()))
+    }
+
+    /// What this node runs at when it is well: as configured, less what [`Track`]s weigh, and different from every peer
+    /// that might race it.
+    fn priority(&self, reasons: &mut Vec<Reason>) -> Priority {
+        let configured = self.vip.vrrp.priority;
+        if configured == Priority::OWNER {
+            return configured;
+        }
+        let mut lost = 0_u16;
+        for (at, track) in self.vip.tracks.iter().enumerate() {
+            let Some(weight) = track.weight.filter(|_| self.track_fails(at, track)) else { continue };
+            lost = lost.saturating_add(u16::from(weight));
+            reasons.push(Reason::Weighs { what: self.track_name(track), weight });
+        }
+        let left = u16::from(configured.get()).saturating_sub(lost).max(LEAST.min(u16::from(configured.get())));
+        let mut priority = u8::try_from(left).unwrap_or(u8::MAX);
+        // Equal ones would fire together when the owner falls silent. An owner stays what it is: its equals don't
+        // preempt it.
+        while self.view().state != State::Active && u16::from(priority) > LEAST && self.taken(priority) {
+            priority -= 1;
+        }
+        Priority::from_wire(priority)
+    }
+
+    /// A backup with a smaller name waits at this priority already.
+    fn taken(&self, priority: u8) -> bool {
+        let peers = self.config.cluster.iter().flat_map(|cluster| &cluster.peers).zip(&self.world.peers);
+        let before = peers.filter(|(peer, _)| peer.name < self.config.node);
+        let waits = |report: &VipReport| report.role == Role::Backup && report.priority == priority;
+        before.into_iter().any(|(_, view)| view.vip(self.id, self.now).is_some_and(waits))
+    }
+
+    /// What is tracked is known to fail.
+    fn track_fails(&self, at: usize, track: &Track) -> bool {
+        match &track.what {
+            Tracked::Interface { .. } => self.view().tracks.get(at).is_some_and(|seen| seen.up == Some(false)),
+            Tracked::Check(id) => {
+                self.world.checks.get(usize::from(id.0)).is_some_and(|view| view.state == CheckState::Failed)
+            }
+            Tracked::Balancer(id) => {
+                let view = self.world.balancers.get(usize::from(id.0));
+                view.is_some_and(|view| matches!(view.state, BalancerState::Gone { .. }))
+            }
+        }
+    }
+
+    fn track_name(&self, track: &Track) -> String {
+        match &track.what {
+            Tracked::Interface { name, .. } => format!("interface {name}"),
+            Tracked::Check(id) => {
+                format!("check {}", self.config.checks.get(usize::from(id.0)).map_or("", |c| c.name.as_str()))
+            }
+            Tracked::Balancer(id) => {
+                format!("balancer {}", self.config.balancers.get(usize::from(id.0)).map_or("", |b| b.name.as_str()))
+            }
         }
     }
 

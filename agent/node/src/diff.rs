@@ -3,8 +3,7 @@
 //! Level-triggered: nothing here knows why something drifted. Only what we added (by mark or ledger) is removed.
 //! A step that failed comes again with back-off until it works or is no longer wanted.
 
-use crate::config::InterfaceName;
-use crate::io::Step;
+use crate::io::{SocketKey, Step};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -32,15 +31,15 @@ pub struct Wanted {
     pub addresses: BTreeSet<Key>,
     /// Of these, the ones that must not be added or refreshed now.
     pub held: BTreeSet<Key>,
-    /// Interfaces with a VRRP socket.
-    pub sockets: BTreeMap<u32, InterfaceName>,
+    /// VRRP sockets.
+    pub sockets: BTreeSet<SocketKey>,
 }
 
 /// What the kernel has, as far as it is known, counting steps on their way as done.
 #[derive(Debug, Clone, Default)]
 pub struct Actual {
     addresses: BTreeMap<Key, Held>,
-    sockets: BTreeMap<u32, Socket>,
+    sockets: BTreeMap<SocketKey, Socket>,
     retries: BTreeMap<RetryKey, Retry>,
 }
 
@@ -69,8 +68,8 @@ enum Socket {
 enum RetryKey {
     Add(Key),
     Remove(Key),
-    Open(u32),
-    Close(u32),
+    Open(SocketKey),
+    Close(SocketKey),
 }
 
 /// A step that failed.
@@ -108,10 +107,10 @@ pub fn diff(wanted: &Wanted, actual: &Actual, now: Instant) -> Diff {
         _ => true,
     };
 
-    for (&ifindex, interface) in &wanted.sockets {
-        let missing = matches!(actual.sockets.get(&ifindex), None | Some(Socket::Closing));
-        if missing && may(RetryKey::Open(ifindex), &mut later) {
-            diff.steps.push(Step::OpenVrrp { ifindex, interface: interface.clone() });
+    for &socket in &wanted.sockets {
+        let missing = matches!(actual.sockets.get(&socket), None | Some(Socket::Closing));
+        if missing && may(RetryKey::Open(socket), &mut later) {
+            diff.steps.push(Step::OpenVrrp { socket });
         }
     }
     for (&key, held) in &actual.addresses {
@@ -146,10 +145,10 @@ pub fn diff(wanted: &Wanted, actual: &Actual, now: Instant) -> Diff {
         later(now + REFRESH);
     }
 
-    for (&ifindex, socket) in &actual.sockets {
-        let surplus = *socket != Socket::Closing && !wanted.sockets.contains_key(&ifindex);
-        if surplus && may(RetryKey::Close(ifindex), &mut later) {
-            diff.steps.push(Step::CloseVrrp { ifindex });
+    for (&socket, state) in &actual.sockets {
+        let surplus = *state != Socket::Closing && !wanted.sockets.contains(&socket);
+        if surplus && may(RetryKey::Close(socket), &mut later) {
+            diff.steps.push(Step::CloseVrrp { socket });
         }
     }
     diff.next = next;
@@ -175,13 +174,20 @@ impl Actual {
                 held.removing = true;
                 held.gone_seen = false;
             }
-            Step::OpenVrrp { ifindex, .. } => {
-                self.sockets.insert(*ifindex, Socket::Opening);
+            Step::OpenVrrp { socket } => {
+                self.sockets.insert(*socket, Socket::Opening);
             }
-            Step::CloseVrrp { ifindex } => {
-                self.sockets.insert(*ifindex, Socket::Closing);
+            Step::CloseVrrp { socket } => {
+                self.sockets.insert(*socket, Socket::Closing);
             }
-            Step::Announce { .. } => {}
+            Step::Announce { .. }
+            | Step::AddRoute { .. }
+            | Step::RemoveRoute { .. }
+            | Step::AddRule { .. }
+            | Step::RemoveRule { .. }
+            | Step::Guard { .. }
+            | Step::AddVmac { .. }
+            | Step::RemoveVmac { .. } => {}
         }
     }
 
@@ -190,9 +196,16 @@ impl Actual {
         let key = match step {
             Step::AddAddress { ifindex, ip, prefix, .. } => RetryKey::Add((*ifindex, *ip, *prefix)),
             Step::RemoveAddress { ifindex, ip, prefix } => RetryKey::Remove((*ifindex, *ip, *prefix)),
-            Step::OpenVrrp { ifindex, .. } => RetryKey::Open(*ifindex),
-            Step::CloseVrrp { ifindex } => RetryKey::Close(*ifindex),
-            Step::Announce { .. } => return None,
+            Step::OpenVrrp { socket } => RetryKey::Open(*socket),
+            Step::CloseVrrp { socket } => RetryKey::Close(*socket),
+            Step::Announce { .. }
+            | Step::AddRoute { .. }
+            | Step::RemoveRoute { .. }
+            | Step::AddRule { .. }
+            | Step::RemoveRule { .. }
+            | Step::Guard { .. }
+            | Step::AddVmac { .. }
+            | Step::RemoveVmac { .. } => return None,
         };
         self.settle(key, failure.is_none(), now);
         let Some(why) = failure else { return self.retries.remove(&key) };
@@ -289,7 +302,7 @@ impl Actual {
         self.addresses.retain(|key, _| key.0 != ifindex);
         self.retries.retain(|key, _| match key {
             RetryKey::Add(key) | RetryKey::Remove(key) => key.0 != ifindex,
-            RetryKey::Open(index) | RetryKey::Close(index) => *index != ifindex,
+            RetryKey::Open(socket) | RetryKey::Close(socket) => socket.ifindex != Some(ifindex),
         });
     }
 
@@ -313,13 +326,13 @@ impl Actual {
         self.retries.get(&RetryKey::Add(*key))
     }
 
-    /// Whether opening this interface's socket has failed and not worked since.
-    pub fn open_fails(&self, ifindex: u32) -> bool {
-        self.retries.contains_key(&RetryKey::Open(ifindex))
+    /// Whether opening this socket has failed and not worked since.
+    pub fn open_fails(&self, socket: SocketKey) -> bool {
+        self.retries.contains_key(&RetryKey::Open(socket))
     }
 
-    /// Interfaces with an open socket, and those where one is being opened.
-    pub fn sockets(&self) -> (BTreeSet<u32>, BTreeSet<u32>) {
+    /// Open sockets, and those that are being opened.
+    pub fn sockets(&self) -> (BTreeSet<SocketKey>, BTreeSet<SocketKey>) {
         let of = |state| self.sockets.iter().filter(|(_, s)| **s == state).map(|(i, _)| *i).collect();
         (of(Socket::Open), of(Socket::Opening))
     }

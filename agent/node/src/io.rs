@@ -1,7 +1,12 @@
 //! What goes into a [`Node`](crate::Node) and what comes out of it. The agent and the simulator both speak just this.
 
-use crate::config::{BalancerId, CheckId, InterfaceName, VipId};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use crate::config::{BalancerId, CheckId, InterfaceName, Route, Rule, VipId};
+use crate::keeper::ipc::Resign;
+use holdfast_vrrp::{Family, LegId, Vrid};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Something happened. Handed to `Node::handle(now, input)` one at a time; drain `poll_output` after each.
@@ -10,14 +15,14 @@ use std::time::{Duration, Instant};
 pub enum Input<'a> {
     /// `poll_timeout` has passed.
     Timer,
-    /// A whole IPv4 packet (header included) with protocol 112, as a raw socket on this interface gave it.
-    Vrrp { ifindex: u32, packet: &'a [u8] },
-    /// How sending an advert ended; errors are an observation.
-    AdvertSent { vip: VipId, result: Result<(), SendError> },
+    /// A packet with protocol 112, as a raw socket gave it; `ifindex`: where it came in.
+    Vrrp { ifindex: u32, packet: Packet<'a> },
+    /// How sending an [`Output::Advert`] ended: an error if it went to nobody. Errors are an observation.
+    AdvertSent { vip: VipId, leg: LegId, result: Result<(), SendError> },
     /// A datagram on the channel's socket. Not authenticated yet.
     Datagram { from: SocketAddr, bytes: &'a [u8] },
-    /// The answer to [`Output::ArpProbe`].
-    ArpProbed { vip: VipId, target: Ipv4Addr, outcome: ProbeOutcome },
+    /// The answer to [`Output::Probe`].
+    Probed { vip: VipId, target: IpAddr, outcome: ProbeOutcome },
     /// A link is there or changed.
     Link(Link),
     /// A link is gone.
@@ -43,7 +48,17 @@ pub enum Input<'a> {
     Stop { deadline: Duration },
 }
 
-/// Who answered an [`Output::ArpProbe`].
+/// A VRRP packet as it came from a raw socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
+pub enum Packet<'a> {
+    /// With its IP header.
+    V4(&'a [u8]),
+    /// An IPv6 raw socket gives the header's fields apart.
+    V6 { source: Ipv6Addr, destination: Ipv6Addr, hop_limit: u8, message: &'a [u8] },
+}
+
+/// Who answered an [`Output::Probe`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProbeOutcome {
     /// The target itself: frames pass between us.
@@ -84,6 +99,8 @@ pub struct Address {
     pub marked: bool,
     /// Secondary (never chosen as source).
     pub secondary: bool,
+    /// Duplicate address detection hasn't ended, or ended badly (never chosen as source).
+    pub tentative: bool,
 }
 
 /// A step failed.
@@ -132,15 +149,16 @@ pub enum Request {
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
 pub enum Output {
-    /// Send a VRRP payload to 224.0.0.18 with TTL 255 from `source` on the interface; report with `AdvertSent`.
-    Advert { vip: VipId, ifindex: u32, source: Ipv4Addr, payload: Vec<u8> },
+    /// Send these VRRP payloads, each to its destination, with TTL 255 from `source` on the interface; report once with
+    /// `AdvertSent`.
+    Advert { vip: VipId, leg: LegId, ifindex: u32, source: IpAddr, packets: Arc<[holdfast_vrrp::Packet]> },
     /// Send on the channel's socket.
     Datagram { to: SocketAddr, bytes: Vec<u8> },
     /// Change the kernel (the only way this happens); report with `StepDone`.
     Step(Step),
-    /// Who has `target` on this segment? `tries` ARP requests from `source`, `wait` after each; at the same time the same
-    /// question to a few neighbours that the kernel knows there. Report with `ArpProbed`.
-    ArpProbe { vip: VipId, ifindex: u32, source: Ipv4Addr, target: Ipv4Addr, tries: u8, wait: Duration },
+    /// Who has `target` on this segment? `tries` ARP requests (IPv6: neighbour solicitations) from `source`, `wait` after
+    /// each; at the same time the same question to a few neighbours that the kernel knows there. Report with `Probed`.
+    Probe { vip: VipId, ifindex: u32, source: IpAddr, target: IpAddr, tries: u8, wait: Duration },
     /// Run this probe, give up after `timeout`; report with `CheckDone`.
     StartCheck { check: CheckId, sequence: u64, timeout: Duration },
     /// Run a hook through the keeper; nothing waits for it.
@@ -168,10 +186,47 @@ pub enum Step {
     RemoveAddress { ifindex: u32, ip: IpAddr, prefix: u8 },
     /// One gratuitous ARP (or unsolicited NA) with the link address read at send time.
     Announce { ifindex: u32, ip: IpAddr },
-    /// Open the raw VRRP socket of this interface and join the group.
-    OpenVrrp { ifindex: u32, interface: InterfaceName },
-    /// Close it.
-    CloseVrrp { ifindex: u32 },
+    /// Open these raw VRRP sockets (one that receives, one that sends), and join the group if it is a segment's.
+    OpenVrrp { socket: SocketKey },
+    /// Close them.
+    CloseVrrp { socket: SocketKey },
+    /// Add this route, marked as ours.
+    AddRoute { ifindex: u32, route: Route },
+    /// Remove exactly this route of ours.
+    RemoveRoute { ifindex: u32, route: Route },
+    /// Add this rule, marked as ours.
+    AddRule { rule: Rule },
+    /// Remove exactly this rule of ours.
+    RemoveRule { rule: Rule },
+    /// These addresses, and no others, take no traffic but neighbour discovery (`accept = false`).
+    Guard { addresses: BTreeSet<IpAddr> },
+    /// Create the device with the virtual router's link address upon this interface.
+    AddVmac { ifindex: u32, vrid: Vrid, family: Family },
+    /// Remove it.
+    RemoveVmac { ifindex: u32, vrid: Vrid, family: Family },
+}
+
+/// Which VRRP sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SocketKey {
+    /// Address family.
+    pub family: Family,
+    /// The segment whose group it joins. `None`: unicast, bound to no interface, since a routed answer may come in
+    /// anywhere.
+    pub ifindex: Option<u32>,
+}
+
+impl fmt::Display for SocketKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let family = match self.family {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        };
+        match self.ifindex {
+            Some(ifindex) => write!(f, "the VRRP socket for {family} on interface {ifindex}"),
+            None => write!(f, "the unicast VRRP socket for {family}"),
+        }
+    }
 }
 
 /// See [`Output::Owner`].
@@ -185,8 +240,8 @@ pub struct OwnerRecord {
     pub role_epoch: u64,
     /// Addresses that may be in the kernel because of us.
     pub addresses: Vec<(u32, IpAddr, u8)>,
-    /// The priority-0 advert to send on our behalf: interface index, source, payload.
-    pub resign: Option<(u32, Ipv4Addr, Vec<u8>)>,
+    /// The priority-0 adverts to send on our behalf, one or more for each leg; empty: none.
+    pub resign: Vec<Resign>,
     /// Advert interval: how long a resume may take.
     pub interval: Duration,
 }

@@ -73,9 +73,10 @@ pub(crate) struct Buckets {
     /// Priority 0 and "take it now": these save the most time.
     pub urgent: Vec<Output>,
     pub owners: Vec<Output>,
+    /// Before the addresses: with hundreds of them the peers must not wait for the last one.
+    pub adverts: Vec<Output>,
     pub steps: Vec<Output>,
     pub announces: Vec<Output>,
-    pub adverts: Vec<Output>,
     pub datagrams: Vec<Output>,
     pub rest: Vec<Output>,
     pub last: Vec<Output>,
@@ -155,7 +156,7 @@ impl Node {
             return;
         }
         let accepted = match &input {
-            Input::Vrrp { ifindex, packet } => match self.accept_vrrp(*ifindex, packet) {
+            Input::Vrrp { ifindex, packet } => match self.accept_vrrp(*ifindex, *packet) {
                 Some(accepted) => Some(accepted),
                 // Garbage costs a counter and no turn.
                 None => return,
@@ -172,13 +173,13 @@ impl Node {
         match input {
             Input::Timer => {}
             Input::Vrrp { .. } => {
-                if let Some((id, received)) = accepted {
-                    self.on_vrrp(now, id, &received);
+                if let Some((id, leg, received)) = accepted {
+                    self.on_vrrp(now, id, leg, &received);
                 }
             }
-            Input::AdvertSent { vip, result } => self.on_advert_sent(now, vip, result),
+            Input::AdvertSent { vip, leg, result } => self.on_advert_sent(now, vip, leg, result),
             Input::Datagram { .. } => self.drain_channel(now),
-            Input::ArpProbed { vip, target, outcome } => self.on_arp_probed(now, vip, target, outcome),
+            Input::Probed { vip, target, outcome } => self.on_probed(now, vip, target, outcome),
             Input::Link(link) => self.on_link(now, link),
             Input::LinkGone { ifindex } => self.on_link_gone(now, ifindex),
             Input::Address(address) => self.on_address(address),
@@ -270,9 +271,9 @@ impl Node {
     }
 
     fn flush(&mut self) {
-        let Buckets { first, urgent, owners, steps, announces, adverts, datagrams, rest, last } =
+        let Buckets { first, urgent, owners, adverts, steps, announces, datagrams, rest, last } =
             std::mem::take(&mut self.out);
-        for output in [first, urgent, owners, steps, announces, adverts, datagrams, rest, last].into_iter().flatten() {
+        for output in [first, urgent, owners, adverts, steps, announces, datagrams, rest, last].into_iter().flatten() {
             if self.outputs.len() >= OUTPUTS_MAX {
                 self.outputs.pop_front();
                 self.count("outputs_lost");
@@ -293,8 +294,11 @@ impl Node {
         let views = self.world.vips.iter().flat_map(|view| {
             let fault = view.fault.map(|f| f.until);
             let leaving = view.leaving.and_then(|l| l.until);
-            [fault, leaving, view.assumed_fit_until, view.relisten_until].into_iter().flatten().filter(|at| *at > now)
+            let tracks = view.tracks.iter().filter_map(|track| track.turns_at);
+            let others = [fault, leaving, view.assumed_fit_until, view.relisten_until];
+            others.into_iter().flatten().chain(tracks).filter(|at| *at > now)
         });
+        let delays = self.config.vips.iter().map(|vip| self.started + vip.vrrp.startup_delay).filter(|at| *at > now);
         let channel = self.channel.as_ref().map(|c| (c.poll_timeout(), self.report_at));
         let channel = channel.into_iter().flat_map(|(at, report)| [at, Some(report)]).flatten();
         let operators = self.drain.iter().map(|d| d.deadline).chain(self.stop.iter().map(|s| s.deadline));
@@ -303,6 +307,7 @@ impl Node {
             .chain(announcers)
             .chain(contests)
             .chain(views)
+            .chain(delays)
             .chain(channel)
             .chain(operators.filter(|at| *at > now))
             .chain(checks)

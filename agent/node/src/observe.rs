@@ -1,7 +1,7 @@
 //! Observations of the host: links, addresses, how steps ended, balancers and checks.
 
 use crate::checks::Verdict;
-use crate::config::{BalancerId, CheckId, HookEvent, VipId};
+use crate::config::{BalancerId, CheckId, HookEvent, Tracked, VipId};
 use crate::diff::Key;
 use crate::io::{Address, BalancerState, CheckError, Link, Output, Step, StepError};
 use crate::journal::Kind;
@@ -54,7 +54,10 @@ impl Node {
 
     fn uses(&self, name: &crate::config::InterfaceName) -> bool {
         let on = |vip: &crate::config::Vip| {
-            vip.vrrp.interface == *name || vip.addresses.iter().any(|a| a.interface == *name)
+            let tracked = |t: &crate::config::Track| matches!(&t.what, Tracked::Interface { name: n, .. } if n == name);
+            vip.legs.iter().any(|leg| leg.interface == *name)
+                || vip.addresses.iter().any(|a| a.interface == *name)
+                || vip.tracks.iter().any(tracked)
         };
         self.config.vips.iter().any(on)
     }
@@ -229,7 +232,7 @@ impl Node {
 
     /// A dead balancer's results say nothing of the one that is started in its place, however soon that is.
     fn forget_checks_of(&mut self, now: Instant, balancer: BalancerId) {
-        let theirs = |vip: &&crate::config::Vip| vip.balancer == Some(balancer);
+        let theirs = |vip: &&crate::config::Vip| vip.balancers.contains(&balancer);
         let checks: BTreeSet<CheckId> =
             self.config.vips.iter().filter(theirs).flat_map(|vip| vip.checks.iter().copied()).collect();
         for id in checks {
@@ -238,7 +241,7 @@ impl Node {
             }
         }
         for (vip, view) in self.config.vips.iter().zip(&mut self.world.vips) {
-            if vip.balancer == Some(balancer) {
+            if vip.balancers.contains(&balancer) {
                 view.assumed_fit_until = None;
             }
         }
@@ -296,7 +299,14 @@ fn step_text(step: &Step) -> String {
         Step::AddAddress { ifindex, ip, prefix, .. } => format!("add {ip}/{prefix} on interface {ifindex}"),
         Step::RemoveAddress { ifindex, ip, prefix } => format!("remove {ip}/{prefix} from interface {ifindex}"),
         Step::Announce { ifindex, ip } => format!("announce {ip} on interface {ifindex}"),
-        Step::OpenVrrp { interface, .. } => format!("open the VRRP socket on {}", interface.as_str()),
-        Step::CloseVrrp { ifindex } => format!("close the VRRP socket on interface {ifindex}"),
+        Step::OpenVrrp { socket } => format!("open {socket}"),
+        Step::CloseVrrp { socket } => format!("close {socket}"),
+        Step::AddRoute { ifindex, route } => format!("add route {route} on interface {ifindex}"),
+        Step::RemoveRoute { ifindex, route } => format!("remove route {route} from interface {ifindex}"),
+        Step::AddRule { rule } => format!("add rule {rule}"),
+        Step::RemoveRule { rule } => format!("remove rule {rule}"),
+        Step::Guard { addresses } => format!("guard {} addresses from traffic", addresses.len()),
+        Step::AddVmac { ifindex, vrid, .. } => format!("add the device of VRID {vrid} on interface {ifindex}"),
+        Step::RemoveVmac { ifindex, vrid, .. } => format!("remove the device of VRID {vrid} from interface {ifindex}"),
     }
 }

@@ -1,6 +1,7 @@
 //! Why a VIP is as it is: typed, so that tests and machines can match; shown in words.
 
 use crate::world::FaultKind;
+use holdfast_vrrp::Family;
 use std::fmt;
 use std::time::Duration;
 
@@ -12,9 +13,29 @@ pub enum Reason {
     /// The interface has no carrier or is down.
     LinkDown(String),
     /// The interface has no address of its own to send from.
-    NoSource(String),
+    NoSource {
+        /// Its name.
+        interface: String,
+        /// Of which family.
+        family: Family,
+    },
     /// The VRRP socket isn't open: the node would be deaf.
     NoSocket(String),
+    /// The agent has just started and waits this much longer before it takes anything.
+    HoldsOff(Duration),
+    /// No peer is heard, and this node may own nothing alone (`partition = "neither"`).
+    CutOff,
+    /// No peer is heard, and the gateway doesn't answer this check (`partition = "gateway"`).
+    GatewaySilent(String),
+    /// Something tracked fails: `interface eth1`.
+    TrackFails(String),
+    /// Something tracked fails and costs priority.
+    Weighs {
+        /// What.
+        what: String,
+        /// How much.
+        weight: u8,
+    },
     /// The operator drained this node.
     Drained,
     /// The agent stops.
@@ -91,8 +112,22 @@ impl fmt::Display for Reason {
         match self {
             Self::LinkMissing(name) => write!(f, "interface {name} is not there"),
             Self::LinkDown(name) => write!(f, "interface {name} is down"),
-            Self::NoSource(name) => write!(f, "interface {name} has no IPv4 address of its own"),
+            Self::NoSource { interface, family: Family::V4 } => {
+                write!(f, "interface {interface} has no IPv4 address of its own (or not the one in `source`)")
+            }
+            Self::NoSource { interface, family: Family::V6 } => {
+                write!(f, "interface {interface} has no usable IPv6 address to send from (link-local, or `source6`)")
+            }
             Self::NoSocket(name) => write!(f, "the VRRP socket on {name} is not open"),
+            Self::HoldsOff(left) => {
+                write!(f, "the agent has just started and waits {} ms more (startup_delay)", left.as_millis())
+            }
+            Self::CutOff => f.write_str("no peer is heard, and alone it may own nothing (partition = \"neither\")"),
+            Self::GatewaySilent(check) => {
+                write!(f, "no peer is heard, and check {check} doesn't pass (partition = \"gateway\")")
+            }
+            Self::TrackFails(what) => write!(f, "{what} fails"),
+            Self::Weighs { what, weight } => write!(f, "{what} fails and costs {weight} of priority"),
             Self::Drained => f.write_str("this node is drained"),
             Self::Stopping => f.write_str("the agent stops"),
             Self::BalancerUnknown { balancer, why } => write!(f, "balancer {balancer} is unknown: {why}"),

@@ -1,15 +1,16 @@
 //! What comes from and goes to the segment: adverts, the routers' timers and changes of state, stalls.
 
-use crate::config::{HookEvent, VipId};
+use crate::config::{HookEvent, Leg, VipId};
 use crate::decide::Participation;
-use crate::io::{Output, SendError};
+use crate::io::{Output, Packet, SendError};
 use crate::journal::Kind;
 use crate::node::Node;
 use crate::turn::is_last_resort;
 use crate::world::HeardAdvert;
 use holdfast_statesync::message::ClaimCause;
 use holdfast_vrrp::router::{Notice, Reason, ReassertReason, Transition};
-use holdfast_vrrp::{Input, Priority, State, wire};
+use holdfast_vrrp::{Input, LegId, Priority, State, wire};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Active for this long: our adverts do reach whoever else is there.
@@ -17,34 +18,57 @@ const HEARD_WELL: Duration = Duration::from_secs(10);
 
 impl Node {
     /// Takes a packet as far as a counter, if it is none for us. Only what is left is worth a turn.
-    pub(crate) fn accept_vrrp(&mut self, ifindex: u32, packet: &[u8]) -> Option<(VipId, wire::Received)> {
-        let received = match wire::decode_packet(packet) {
+    pub(crate) fn accept_vrrp(&mut self, ifindex: u32, packet: Packet<'_>) -> Option<(VipId, LegId, wire::Received)> {
+        let decoded = match packet {
+            Packet::V4(packet) => wire::decode_v4(packet),
+            Packet::V6 { source, destination, hop_limit, message } => {
+                wire::decode_v6(source, destination, hop_limit, message)
+            }
+        };
+        let received = match decoded {
             Ok(received) => received,
             Err(error) => {
                 self.refused.advert(error);
                 return None;
             }
         };
-        let mine = |id: &VipId| {
-            let vip = self.vip_config(*id);
-            let on = || self.world.link(&vip.vrrp.interface).map(|link| link.ifindex);
-            vip.vrrp.vrid == received.advert.vrid && on() == Some(ifindex)
-        };
-        let Some(id) = self.ids().find(mine) else {
+        let Some((id, leg)) = self.leg_of(ifindex, &received) else {
             self.refused.unknown_vrid += 1;
             return None;
         };
-        if self.run(id).router.source() == Some(received.source) {
+        if self.run(id).router.source(leg) == Some(received.source) {
             self.refused.own_source += 1;
             return None;
         }
-        Some((id, received))
+        let config = self.run(id).router.config().legs.get(usize::from(leg.0))?;
+        if let Err(error) = config.accept(&received, self.run(id).router.config().interval) {
+            self.refused.advert(error);
+            return None;
+        }
+        Some((id, leg, received))
     }
 
-    pub(crate) fn on_vrrp(&mut self, now: Instant, id: VipId, received: &wire::Received) {
+    /// Whose advert this is: VRIDs are told apart by segment and family; a unicast one may come in on any interface,
+    /// and is told apart by its sender.
+    fn leg_of(&self, ifindex: u32, received: &wire::Received) -> Option<(VipId, LegId)> {
+        let family = received.advert.addresses.family();
+        let multicast = received.destination.is_multicast();
+        let fits = |leg: &Leg| {
+            let here = || self.world.link(&leg.interface).is_some_and(|link| link.ifindex == ifindex);
+            let there = || leg.peers.contains(&received.source);
+            let vrid = leg.vrid == received.advert.vrid && leg.family == family;
+            vrid && if multicast { leg.peers.is_empty() && here() } else { there() }
+        };
+        self.ids().find_map(|id| {
+            let leg = self.vip_config(id).legs.iter().position(fits)?;
+            Some((id, LegId(u16::try_from(leg).ok()?)))
+        })
+    }
+
+    pub(crate) fn on_vrrp(&mut self, now: Instant, id: VipId, leg: LegId, received: &wire::Received) {
         self.count("adverts_received");
         // The form that RFC 5798 was read to demand and some peers send and demand: which one it is, is worth knowing.
-        if received.checksum == wire::ChecksumForm::PseudoHeader {
+        if received.checksum == wire::ChecksumForm::PseudoHeader && received.source.is_ipv4() {
             self.count("adverts_checksum_pseudo_header");
         }
         let advert = &received.advert;
@@ -60,7 +84,7 @@ impl Node {
             }
             self.successor_seen(now, id, received.source.to_string());
         }
-        self.route(now, id, Input::Advert { source: received.source, advert });
+        self.route(now, id, Input::Advert { leg, source: received.source, advert, form: received.checksum });
     }
 
     /// Somebody else owns a VIP that we gave away.
@@ -103,14 +127,17 @@ impl Node {
         self.run_mut(id).router.handle(now, input);
         while let Some(output) = self.run_mut(id).router.poll_output() {
             match output {
-                holdfast_vrrp::Output::Send { source, payload } => {
-                    let run = self.run(id);
-                    let Some((ifindex, _)) = run.path else { continue };
-                    let resigns = payload == run.router.resign_payload();
-                    let advert = Output::Advert { vip: id, ifindex, source, payload };
+                holdfast_vrrp::Output::Send { leg, source, packets } => {
+                    let way = self.run(id).path.as_ref().and_then(|path| path.get(usize::from(leg.0)));
+                    let Some(ifindex) = way.map(|way| way.ifindex) else { continue };
+                    let resignation = self.run(id).router.resign_packets(leg);
+                    let resigns = resignation.is_some_and(|(_, those)| Arc::ptr_eq(&those, &packets));
+                    let advert = Output::Advert { vip: id, leg, ifindex, source, packets };
                     if resigns {
                         // What was to be said before in this turn must not come after.
-                        self.out.adverts.retain(|o| !matches!(o, Output::Advert { vip, .. } if *vip == id));
+                        let same =
+                            |o: &Output| matches!(o, Output::Advert { vip, leg: l, .. } if (*vip, *l) == (id, leg));
+                        self.out.adverts.retain(|o| !same(o));
                     }
                     if resigns { &mut self.out.urgent } else { &mut self.out.adverts }.push(advert);
                 }
@@ -231,7 +258,7 @@ impl Node {
     }
 
     /// How sending went: errors are an observation.
-    pub(crate) fn on_advert_sent(&mut self, now: Instant, id: VipId, result: Result<(), SendError>) {
+    pub(crate) fn on_advert_sent(&mut self, now: Instant, id: VipId, _leg: LegId, result: Result<(), SendError>) {
         if usize::from(id.0) >= self.vips.len() {
             return;
         }

@@ -1,6 +1,6 @@
 //! What `status` says (DESIGN section 3), with the age of every value. Its JSON is a public interface: `schema` 1.
 
-use crate::config::{BalancerKind, CheckId, VipId};
+use crate::config::{BalancerKind, CheckId, Leg, Member, VipId};
 use crate::decide::{VipPlan, decide};
 use crate::io::{BalancerState, age_ms};
 use crate::node::Node;
@@ -8,7 +8,8 @@ use crate::segment::state_word;
 use crate::turn::fitness_word;
 use crate::world::CheckState;
 use holdfast_statesync::message::Role;
-use holdfast_vrrp::State;
+use holdfast_vrrp::wire::ChecksumForm;
+use holdfast_vrrp::{Family, LegId, State, Version};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -61,6 +62,9 @@ pub struct Status {
 pub struct VipStatus {
     /// Name.
     pub name: String,
+    /// The group that it moves with.
+    #[serde(default)]
+    pub group: Option<String>,
     /// `active`, `backup`, `off`.
     pub state: String,
     /// Name of the node that owns it as far as is known (an address when its name isn't known).
@@ -73,10 +77,13 @@ pub struct VipStatus {
     pub priority: u8,
     /// Configured priority.
     pub configured_priority: u8,
-    /// VRRP interface.
+    /// VRRP interface (of the first leg).
     pub interface: String,
-    /// Virtual router identifier.
+    /// Virtual router identifier (of the first leg).
     pub vrid: u8,
+    /// Its virtual routers on the wire: one for each address family.
+    #[serde(default)]
+    pub legs: Vec<LegStatus>,
     /// Advert interval, milliseconds.
     pub interval_ms: u64,
     /// `unknown`, `fit`, `unfit`, `withheld`.
@@ -93,6 +100,36 @@ pub struct VipStatus {
     pub heard: Option<HeardStatus>,
     /// Grows at each change of role.
     pub role_epoch: u64,
+}
+
+/// One virtual router on the wire.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LegStatus {
+    /// `ipv4`, `ipv6`.
+    pub family: String,
+    /// Of VRRP: 2 or 3.
+    pub version: u8,
+    /// Interface.
+    pub interface: String,
+    /// Virtual router identifier.
+    pub vrid: u8,
+    /// Where our adverts come from, once known.
+    pub source: Option<String>,
+    /// Unicast peers; empty: multicast.
+    pub peers: Vec<String>,
+    /// The checksum that we send: `message` (RFC 9568) or `pseudo-header`.
+    pub checksum: String,
+    /// A peer that uses another one.
+    pub checksum_mismatch: Option<ChecksumMismatch>,
+}
+
+/// See [`LegStatus`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChecksumMismatch {
+    /// The peer's address.
+    pub peer: String,
+    /// `message` or `pseudo-header`.
+    pub form: String,
 }
 
 /// One address of a VIP.
@@ -222,9 +259,10 @@ pub struct Warning {
 /// Status of a node at `now`.
 pub(crate) fn of(node: &Node, now: Instant) -> Status {
     let plan = decide(&node.config, &node.world, now);
-    let vips: Vec<VipStatus> = node.ids().zip(&plan.vips).map(|(id, plan)| vip(node, id, plan, now)).collect();
+    let rows: Vec<(VipId, VipStatus)> =
+        node.ids().zip(&plan.vips).flat_map(|(id, plan)| members(node, id, plan, now)).collect();
     let peers = peers(node, now);
-    let (verdict, summary, warnings) = judge(node, &vips, &peers, now);
+    let (verdict, summary, warnings) = judge(node, &rows, &peers, now);
     let mut counters = node.counters.clone();
     counters.insert("checks_late".to_owned(), node.checks.late);
     counters.extend(node.refused.counters());
@@ -238,7 +276,7 @@ pub(crate) fn of(node: &Node, now: Instant) -> Status {
         node: node.config.node.as_str().to_owned(),
         epoch: node.epoch,
         age_ms: age_ms(now, node.started),
-        vips,
+        vips: rows.into_iter().map(|(_, vip)| vip).collect(),
         peers,
         balancers: balancers(node, now),
         checks: checks(node, now),
@@ -248,7 +286,28 @@ pub(crate) fn of(node: &Node, now: Instant) -> Status {
     }
 }
 
-fn vip(node: &Node, id: VipId, plan: &VipPlan, now: Instant) -> VipStatus {
+/// One row for each VIP of a unit, as the operator wrote them.
+fn members(node: &Node, id: VipId, plan: &VipPlan, now: Instant) -> Vec<(VipId, VipStatus)> {
+    node.vip_config(id).members.iter().map(|member| (id, vip(node, id, member, plan, now))).collect()
+}
+
+fn leg(node: &Node, id: VipId, leg: LegId, config: &Leg) -> LegStatus {
+    let router = &node.run(id).router;
+    let (sent, mismatch) = router.checksum(leg);
+    let word = |form: ChecksumForm| form.counter().to_owned();
+    LegStatus {
+        family: if config.family == Family::V4 { "ipv4" } else { "ipv6" }.to_owned(),
+        version: if config.version == Version::V2 { 2 } else { 3 },
+        interface: config.interface.as_str().to_owned(),
+        vrid: config.vrid.get(),
+        source: router.source(leg).map(|ip| ip.to_string()),
+        peers: config.peers.iter().map(ToString::to_string).collect(),
+        checksum: word(sent),
+        checksum_mismatch: mismatch.map(|(peer, form)| ChecksumMismatch { peer: peer.to_string(), form: word(form) }),
+    }
+}
+
+fn vip(node: &Node, id: VipId, member: &Member, plan: &VipPlan, now: Instant) -> VipStatus {
     let (config, view, run) = (node.vip_config(id), node.view(id), node.run(id));
     let address = |a: &crate::config::VipAddress| {
         let key = node.world.link(&a.interface).map(|link| (link.ifindex, a.ip, a.prefix));
@@ -264,16 +323,21 @@ fn vip(node: &Node, id: VipId, plan: &VipPlan, now: Instant) -> VipStatus {
         priority: h.priority.get(),
         age_ms: age_ms(now, h.at),
     });
+    let of_member = |leg: &&Leg| leg.advertised.iter().any(|ip| member.addresses.contains(ip));
+    let first = config.legs.iter().find(of_member);
+    let legs = (0..).map(LegId).zip(&config.legs).filter(|(_, leg)| of_member(leg));
     VipStatus {
-        name: config.name.as_str().to_owned(),
+        name: member.name.as_str().to_owned(),
+        group: config.group.then(|| config.name.as_str().to_owned()),
         state: state_word(view.state).to_owned(),
         owner: owner(node, id, now),
         age_ms: age_ms(now, view.since),
-        addresses: config.addresses.iter().map(address).collect(),
+        addresses: config.addresses.iter().filter(|a| member.addresses.contains(&a.ip)).map(address).collect(),
         priority: run.priority,
         configured_priority: config.vrrp.priority.get(),
-        interface: config.vrrp.interface.as_str().to_owned(),
-        vrid: config.vrrp.vrid.get(),
+        interface: first.map(|leg| leg.interface.as_str().to_owned()).unwrap_or_default(),
+        vrid: first.map_or(0, |leg| leg.vrid.get()),
+        legs: legs.map(|(l, config)| leg(node, id, l, config)).collect(),
         interval_ms: u64::try_from(config.vrrp.interval.duration().as_millis()).unwrap_or(u64::MAX),
         fitness: fitness_word(plan.fitness).to_owned(),
         fitness_age_ms: age_ms(now, run.fitness_since),
@@ -402,7 +466,12 @@ fn drain(node: &Node, now: Instant) -> Option<DrainStatus> {
 }
 
 /// The verdict, its line, and what somebody should look at.
-fn judge(node: &Node, vips: &[VipStatus], peers: &[PeerStatus], now: Instant) -> (Verdict, String, Vec<Warning>) {
+fn judge(
+    node: &Node,
+    rows: &[(VipId, VipStatus)],
+    peers: &[PeerStatus],
+    now: Instant,
+) -> (Verdict, String, Vec<Warning>) {
     let mut verdict = Verdict::Ok;
     let mut warnings = Vec::new();
     let mut worse = |to: Verdict, text: String, remedy: &str| {
@@ -410,7 +479,13 @@ fn judge(node: &Node, vips: &[VipStatus], peers: &[PeerStatus], now: Instant) ->
         warnings.push(Warning { text, remedy: remedy.to_owned() });
     };
     let mut spare = usize::MAX;
-    for (id, vip) in node.ids().zip(vips) {
+    let mut said = None;
+    for (id, vip) in rows {
+        // The VIPs of a group share their fate: said once.
+        let id = *id;
+        if said.replace(id) == Some(id) {
+            continue;
+        }
         let rivals = vip.peers.iter().filter(|p| p.role == "active").count() + usize::from(vip.state == "active");
         let able = node.world.able_peers(id, now).len() + usize::from(vip.fitness == "fit" && vip.state != "off");
         spare = spare.min(able.saturating_sub(1));
@@ -466,12 +541,12 @@ fn judge(node: &Node, vips: &[VipStatus], peers: &[PeerStatus], now: Instant) ->
     }
     let known = peers.iter().filter(|p| p.reachable).count() + 1;
     let owners: Vec<String> =
-        vips.iter().map(|vip| format!("{} on {}", vip.name, vip.owner.as_deref().unwrap_or("no node"))).collect();
-    let lose = match (node.config.cluster.is_some(), vips.is_empty()) {
+        rows.iter().map(|(_, vip)| format!("{} on {}", vip.name, vip.owner.as_deref().unwrap_or("no node"))).collect();
+    let lose = match (node.config.cluster.is_some(), rows.is_empty()) {
         (true, false) => format!("can lose {spare}"),
         _ => "redundancy unknown without [cluster]".to_owned(),
     };
-    if node.config.cluster.is_some() && spare == 0 && !vips.is_empty() {
+    if node.config.cluster.is_some() && spare == 0 && !rows.is_empty() {
         let text = "no spare: if the owner fails, no other node is known able to take over".to_owned();
         worse(Verdict::Degraded, text, "bring another node back before touching the owner");
     }

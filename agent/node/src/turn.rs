@@ -1,20 +1,21 @@
 //! One turn: what is due runs, then decide, then act, in the order in which outputs save the most time.
 //!
-//! Becoming Active: ledger → addresses → announcements → advert → claims and reports → journal. Leaving: priority 0 and
+//! Becoming Active: ledger → advert → addresses → announcements → claims and reports → journal. Leaving: priority 0 and
 //! "take it now" first, then the ledger and the removal (or, with linger, the removal when the successor is seen).
 
 use crate::announce::Announcer;
-use crate::config::{HookEvent, VipId};
-use crate::decide::{Leave, Participation, VipPlan, decide};
+use crate::config::{HookEvent, Tracked, VipId};
+use crate::decide::{Leave, LegPath, Participation, VipPlan, decide, socket_of};
 use crate::diff::{BATCH, BATCH_PAUSE, Key, Wanted, diff};
-use crate::io::{Output, OwnerRecord, Step};
+use crate::io::{Output, OwnerRecord, SocketKey, Step};
 use crate::journal::Kind;
+use crate::keeper::ipc::Resign;
 use crate::node::Node;
 use crate::vip::VipRun;
 use crate::world::{Fault, FaultKind, Leaving, VipView, Withheld};
 use holdfast_statesync::message::{BalancerReport, Fitness, Message, Role, VipReport};
-use holdfast_vrrp::{Input, Priority, State};
-use std::collections::BTreeMap;
+use holdfast_vrrp::{Input, LegId, Priority, State};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// How long a resumed VIP counts as fit while nothing is known.
@@ -74,6 +75,7 @@ impl Node {
                 continue;
             }
             self.reconcile_due = true;
+            self.debounce(now);
             self.sync_sockets();
             self.plan = decide(&self.config, &self.world, now);
             for id in self.ids() {
@@ -106,6 +108,7 @@ impl Node {
                 view.relisten_until = None;
                 changed = true;
             }
+            changed |= view.tracks.iter().any(|track| track.turns_at.is_some_and(|at| at <= now));
             let over = |leaving: Leaving| match leaving.until {
                 Some(until) => until <= now,
                 // The router waits to take it back; if it was stopped, there is nothing to wait for.
@@ -119,12 +122,32 @@ impl Node {
         changed
     }
 
-    fn wanted_sockets(&self) -> BTreeMap<u32, crate::config::InterfaceName> {
+    fn wanted_sockets(&self) -> BTreeSet<SocketKey> {
         if !self.synced || self.stop.as_ref().is_some_and(|stop| stop.releasing) {
-            return BTreeMap::new();
+            return BTreeSet::new();
         }
-        let links = self.config.vips.iter().filter_map(|vip| self.world.link(&vip.vrrp.interface));
-        links.map(|link| (link.ifindex, link.name.clone())).collect()
+        let legs = self.config.vips.iter().flat_map(|vip| &vip.legs);
+        legs.filter_map(|leg| Some(socket_of(leg, self.world.link(&leg.interface)?.ifindex))).collect()
+    }
+
+    /// Tracked interfaces, as they count.
+    fn debounce(&mut self, now: Instant) {
+        for id in self.ids() {
+            let tracks = self.vip_config(id).tracks.iter().enumerate();
+            let looks: Vec<_> = tracks
+                .filter_map(|(at, track)| match &track.what {
+                    Tracked::Interface { name, up_delay, down_delay } => {
+                        Some((at, self.world.is_up(name), *up_delay, *down_delay))
+                    }
+                    Tracked::Check(_) | Tracked::Balancer(_) => None,
+                })
+                .collect();
+            for (at, up, up_delay, down_delay) in looks {
+                if let Some(seen) = self.view_mut(id).tracks.get_mut(at) {
+                    seen.observe(now, up, up_delay, down_delay);
+                }
+            }
+        }
     }
 
     /// The world's view of sockets: open ones, and those that are opened in this very turn or on their way.
@@ -132,8 +155,8 @@ impl Node {
         let wanted = self.wanted_sockets();
         let (open, _) = self.actual.sockets();
         self.world.opening =
-            wanted.keys().filter(|i| !open.contains(i) && !self.actual.open_fails(**i)).copied().collect();
-        self.world.sockets = open.into_iter().filter(|i| wanted.contains_key(i)).collect();
+            wanted.iter().filter(|key| !open.contains(key) && !self.actual.open_fails(**key)).copied().collect();
+        self.world.sockets = open.into_iter().filter(|key| wanted.contains(key)).collect();
     }
 
     /// Brings one VIP's router to what the plan says.
@@ -141,28 +164,20 @@ impl Node {
         let Some(plan) = self.plan.vips.get(usize::from(id.0)).cloned() else { return };
         let took_part = self.run(id).router.state() != State::Initialize;
         self.note_fitness(now, id, &plan);
-        if let Some((ifindex, source)) = plan.path {
-            match self.run(id).path {
-                Some((old, _)) if old != ifindex && self.run(id).router.state() != State::Initialize => {
-                    // The interface was made anew under its old name: a new segment, for all we know.
-                    self.route(now, id, Input::Stop);
-                }
-                Some((_, old)) if old != source => self.route(now, id, Input::Source(source)),
-                _ => {}
-            }
-            self.run_mut(id).path = Some((ifindex, source));
+        if let Some(path) = &plan.path {
+            self.take_path(now, id, path);
         }
         if let Some(leave) = plan.leave.filter(|_| self.run(id).router.state() == State::Active) {
             self.leave(now, id, leave, &plan);
         }
         let state = self.run(id).router.state();
-        match (plan.participation, plan.path) {
-            (Participation::Run { priority }, Some((_, source))) if state == State::Initialize => {
+        match (plan.participation, &plan.path) {
+            (Participation::Run { priority }, Some(_)) if state == State::Initialize => {
                 if let Some(epoch) = self.view_mut(id).resume.take() {
                     self.view_mut(id).role_epoch = epoch;
-                    self.route(now, id, Input::Resume { priority, source });
+                    self.route(now, id, Input::Resume { priority });
                 } else {
-                    self.route(now, id, Input::Start { priority, source });
+                    self.route(now, id, Input::Start { priority });
                 }
             }
             (Participation::Run { priority }, _) => self.route(now, id, Input::Priority(priority)),
@@ -191,17 +206,36 @@ impl Node {
         }
     }
 
+    /// The ways in use from now on.
+    fn take_path(&mut self, now: Instant, id: VipId, path: &[LegPath]) {
+        let old = self.run_mut(id).path.replace(path.to_vec());
+        let moved = |old: &[LegPath]| old.iter().zip(path).any(|(old, new)| old.ifindex != new.ifindex);
+        if old.as_deref().is_some_and(moved) && self.run(id).router.state() != State::Initialize {
+            // An interface was made anew under its old name: a new segment, for all we know. The last word goes the
+            // old way, to whoever is still there.
+            self.run_mut(id).path.clone_from(&old);
+            self.route(now, id, Input::Stop);
+            self.run_mut(id).path = Some(path.to_vec());
+        }
+        for (leg, way) in (0..).map(LegId).zip(path) {
+            let same = old.as_ref().and_then(|old| old.get(usize::from(leg.0))).is_some_and(|o| o.source == way.source);
+            if !same {
+                self.route(now, id, Input::Source { leg, source: way.source });
+            }
+        }
+    }
+
     fn note_fitness(&mut self, now: Instant, id: VipId, plan: &VipPlan) {
         let old = self.run(id).fitness;
         if old == plan.fitness {
             return;
         }
         let vip = self.vip_config(id);
-        let balancer = vip.balancer.and_then(|b| self.world.balancers.get(usize::from(b.0))?.event);
+        let balancers = vip.balancers.iter().filter_map(|b| self.world.balancers.get(usize::from(b.0))?.event);
         let checks = vip.checks.iter().filter_map(|c| self.world.checks.get(usize::from(c.0))?.event);
         let operator = self.drain.as_ref().and_then(|d| d.event).or_else(|| self.stop.as_ref().and_then(|s| s.event));
         let withheld = plan.fitness == Fitness::Withheld;
-        let cause = if withheld { operator } else { checks.chain(balancer).max() };
+        let cause = if withheld { operator } else { checks.chain(balancers).max() };
         let kind = Kind::VipFitness {
             vip: self.vip_name(id),
             from: fitness_word(old).to_owned(),
@@ -299,8 +333,7 @@ impl Node {
             let addresses = vip.addresses.iter().filter_map(key).filter(covered).collect::<Vec<_>>();
             let run = self.run(id);
             let active = run.router.state() == State::Active;
-            let payload = || run.router.resign_payload().to_vec();
-            let resign = run.path.filter(|_| active).map(|(ifindex, source)| (ifindex, source, payload()));
+            let resign = if active { self.resignations(id) } else { Vec::new() };
             let record = OwnerRecord {
                 vip: id,
                 active,
@@ -318,6 +351,26 @@ impl Node {
                 self.out.owners.push(Output::Owner(record));
             }
         }
+    }
+
+    /// The priority-0 adverts of every leg, for the keeper.
+    fn resignations(&self, id: VipId) -> Vec<Resign> {
+        let run = self.run(id);
+        let legs = (0..).map(LegId).zip(run.path.iter().flatten());
+        let of = |(leg, way): (LegId, &LegPath)| {
+            let ifindex = way.ifindex;
+            let (source, packets) = run.router.resign_packets(leg)?;
+            Some(
+                packets
+                    .iter()
+                    .map(move |p| {
+                        let (destination, payload) = (p.destination, p.payload.clone());
+                        Resign { ifindex, source, destination, payload }
+                    })
+                    .collect::<Vec<_>>(),
+            )
+        };
+        legs.filter_map(of).flatten().collect()
     }
 
     /// Announcements that are due, of addresses that are there.

@@ -1,13 +1,14 @@
 //! One VIP's machines and what is remembered of it beside the world's view.
 
 use crate::announce::Announcer;
-use crate::config::Vip;
+use crate::config::{Leg, Vip};
+use crate::decide::LegPath;
 use crate::io::OwnerRecord;
 use holdfast_statesync::channel::PeerId;
 use holdfast_statesync::message::{ClaimCause, Fitness};
-use holdfast_vrrp::{Addresses, Router, RouterConfig};
+use holdfast_vrrp::{Addresses, LegConfig, Router, RouterConfig, Transport};
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// More vanishings than this in [`VANISH_WINDOW`] are a fault.
@@ -27,8 +28,8 @@ pub(crate) struct VipRun {
     pub probe: Option<ClaimProbe>,
     /// What the keeper was told last.
     pub record: Option<OwnerRecord>,
-    /// Interface index and source that the router uses.
-    pub path: Option<(u32, Ipv4Addr)>,
+    /// The ways that the router's legs use.
+    pub path: Option<Vec<LegPath>>,
     pub fitness: Fitness,
     pub fitness_since: Instant,
     /// The journal entry of the last change of fitness.
@@ -48,7 +49,7 @@ pub(crate) struct VipRun {
     /// Preemptions in a row that the owner didn't hear.
     pub unheard: u32,
     /// When an advert for other addresses was last heard, and from whom.
-    pub mismatch: Option<(Instant, Ipv4Addr)>,
+    pub mismatch: Option<(Instant, IpAddr)>,
     faults: u32,
     last_fault: Option<Instant>,
 }
@@ -57,27 +58,19 @@ pub(crate) struct VipRun {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClaimProbe {
     pub peer: PeerId,
-    pub target: Ipv4Addr,
+    pub target: IpAddr,
     pub since: Instant,
     pub cause: Option<u64>,
 }
 
 impl VipRun {
     pub(crate) fn new(vip: &Vip, now: Instant) -> Self {
-        let v4 = |advertised_only: bool| -> Vec<Ipv4Addr> {
-            let of = |a: &crate::config::VipAddress| match a.ip {
-                IpAddr::V4(ip) if a.advertise || !advertised_only => Some(ip),
-                _ => None,
-            };
-            vip.addresses.iter().filter_map(of).take(255).collect()
+        let config = RouterConfig {
+            legs: vip.legs.iter().map(leg_config).collect(),
+            interval: vip.vrrp.interval,
+            preempt: vip.vrrp.preempt,
+            preempt_delay: vip.vrrp.preempt_delay,
         };
-        // A VIP whose addresses are all excluded from the adverts still needs one on the wire (RFC 9568 section 5.2.5).
-        let addresses = Addresses::new(v4(true))
-            .or_else(|_| Addresses::new(v4(false)))
-            .or_else(|_| Addresses::new([Ipv4Addr::UNSPECIFIED]))
-            .expect("one address is in 1..=255");
-        let config =
-            RouterConfig { vrid: vip.vrrp.vrid, interval: vip.vrrp.interval, preempt: vip.vrrp.preempt, addresses };
         Self {
             router: Router::new(config, now),
             announcer: Announcer::default(),
@@ -131,4 +124,15 @@ impl VipRun {
         }
         false
     }
+}
+
+/// A leg as the router knows it.
+pub(crate) fn leg_config(leg: &Leg) -> LegConfig {
+    let transport = if leg.peers.is_empty() {
+        Transport::Multicast
+    } else {
+        Transport::Unicast { peers: leg.peers.clone(), min_ttl: leg.min_ttl }
+    };
+    let addresses = Addresses::new(leg.advertised.clone()).expect("a leg advertises 1 to 255 addresses of its family");
+    LegConfig { vrid: leg.vrid, version: leg.version, addresses, transport, checksum: leg.checksum }
 }

@@ -2,14 +2,14 @@
 //!
 //! The world refuses to judge: it says what was seen and when, and for some values how fresh they still are.
 
-use crate::config::{Config, InterfaceName, VipId};
-use crate::io::{Address, BalancerState, Link};
+use crate::config::{Config, InterfaceName, Leg, Vip, VipId};
+use crate::io::{Address, BalancerState, Link, SocketKey};
 use crate::mutants;
 use holdfast_statesync::channel::PeerId;
 use holdfast_statesync::message::{BalancerReport, Fitness, Role, VipReport};
-use holdfast_vrrp::{AdvertInterval, Priority, State};
+use holdfast_vrrp::{AdvertInterval, Family, Priority, State};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 /// A peer's word counts for this long (DESIGN section 4, 3).
@@ -22,10 +22,10 @@ pub struct World {
     pub links: BTreeMap<u32, Link>,
     /// Addresses that aren't ours, in the order they were seen, by interface index: candidates for a source.
     pub foreign: BTreeMap<u32, Vec<Address>>,
-    /// Interfaces whose VRRP socket is open.
-    pub sockets: BTreeSet<u32>,
-    /// Interfaces whose VRRP socket is being opened.
-    pub opening: BTreeSet<u32>,
+    /// VRRP sockets that are open.
+    pub sockets: BTreeSet<SocketKey>,
+    /// VRRP sockets that are being opened.
+    pub opening: BTreeSet<SocketKey>,
     /// By [`crate::config::BalancerId`].
     pub balancers: Vec<BalancerView>,
     /// By [`crate::config::CheckId`].
@@ -36,6 +36,8 @@ pub struct World {
     pub peers: Vec<PeerView>,
     /// Why an operator's will keeps every VIP away from here.
     pub withheld: Option<Withheld>,
+    /// When this agent started.
+    pub started: Instant,
 }
 
 /// Why this node takes no VIP.
@@ -114,6 +116,37 @@ pub struct VipView {
     pub yielded_to: Option<PeerId>,
     /// After a stall: no address is added before then.
     pub relisten_until: Option<Instant>,
+    /// By the index of [`crate::config::Vip::tracks`]: interfaces, debounced.
+    pub tracks: Vec<Debounce>,
+}
+
+/// An interface that counts as up or down only after it was so for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Debounce {
+    /// What it counts as; `None`: never looked at.
+    pub up: Option<bool>,
+    /// It is the other way now, and will count as that then.
+    pub turns_at: Option<Instant>,
+}
+
+impl Debounce {
+    /// Takes what is seen at `now`. True: what it counts as changed. The first look counts at once.
+    pub fn observe(&mut self, now: Instant, up: bool, up_delay: Duration, down_delay: Duration) -> bool {
+        let Some(counts) = self.up else {
+            self.up = Some(up);
+            return true;
+        };
+        if counts == up {
+            self.turns_at = None;
+            return false;
+        }
+        let turns_at = *self.turns_at.get_or_insert(now + if up { up_delay } else { down_delay });
+        if now < turns_at {
+            return false;
+        }
+        *self = Self { up: Some(up), turns_at: None };
+        true
+    }
 }
 
 /// An advert as heard.
@@ -122,7 +155,7 @@ pub struct HeardAdvert {
     /// When.
     pub at: Instant,
     /// From whom.
-    pub from: Ipv4Addr,
+    pub from: IpAddr,
     /// Its priority.
     pub priority: Priority,
     /// Its interval.
@@ -248,7 +281,9 @@ impl World {
             resume: None,
             yielded_to: None,
             relisten_until: None,
+            tracks: Vec::new(),
         };
+        let vip = |config: &Vip| VipView { tracks: vec![Debounce::default(); config.tracks.len()], ..vip.clone() };
         let balancer = BalancerView {
             state: BalancerState::Unknown { why: "not looked at yet".to_owned() },
             since: now,
@@ -262,9 +297,10 @@ impl World {
             opening: BTreeSet::new(),
             balancers: vec![balancer; config.balancers.len()],
             checks: vec![check; config.checks.len()],
-            vips: vec![vip; config.vips.len()],
+            vips: config.vips.iter().map(vip).collect(),
             peers: vec![PeerView::default(); config.cluster.as_ref().map_or(0, |c| c.peers.len())],
             withheld: None,
+            started: now,
         }
     }
 
@@ -273,12 +309,19 @@ impl World {
         self.links.values().find(|l| l.name == *name)
     }
 
-    /// The primary address of an interface: never one that we manage (`managed`).
-    pub fn source(&self, ifindex: u32, managed: &BTreeSet<IpAddr>) -> Option<Ipv4Addr> {
-        self.foreign.get(&ifindex)?.iter().find_map(|a| match a.ip {
-            IpAddr::V4(ip) if !a.secondary && !managed.contains(&a.ip) => Some(ip),
-            _ => None,
-        })
+    /// The address that a leg's adverts come from: the one that is configured, if it is there; else the primary one of
+    /// its family on its interface, for IPv6 a link-local one (RFC 9568 section 5.1.2.1) unless its peers are further
+    /// away. Never one that we manage (`managed`).
+    pub fn source(&self, ifindex: u32, leg: &Leg, managed: &BTreeSet<IpAddr>) -> Option<IpAddr> {
+        let link_local = |ip: &Ipv6Addr| ip.is_unicast_link_local();
+        let afar = leg.peers.iter().any(|peer| matches!(peer, IpAddr::V6(ip) if !link_local(ip)));
+        let fits = |address: &&Address| match (leg.source, address.ip) {
+            (Some(source), ip) => ip == source,
+            (None, IpAddr::V4(_)) => leg.family == Family::V4 && !address.secondary,
+            (None, IpAddr::V6(ip)) => leg.family == Family::V6 && link_local(&ip) != afar,
+        };
+        let mut addresses = self.foreign.get(&ifindex)?.iter().filter(|a| !a.tentative && !managed.contains(&a.ip));
+        addresses.find(fits).map(|address| address.ip)
     }
 
     /// Peers whose fresh word is that they can serve a VIP, best first.
@@ -293,6 +336,19 @@ impl World {
             .collect();
         able.sort_by_key(|(priority, id)| (std::cmp::Reverse(*priority), *id));
         able.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Whether nobody else is there, as far as this node can tell: no word of a peer on the channel that is fresh, no
+    /// owner heard on the segment.
+    pub fn alone(&self, vip: VipId, now: Instant) -> bool {
+        let heard = self.vips.get(usize::from(vip.0)).and_then(|view| view.heard);
+        let owner = heard.filter(|h| h.priority != Priority::RESIGN && now < h.at + h.interval.duration() * 4);
+        owner.is_none() && !self.peers.iter().any(|peer| peer.reachable(now))
+    }
+
+    /// Whether the interface of this name is there and has carrier.
+    pub fn is_up(&self, name: &InterfaceName) -> bool {
+        self.link(name).is_some_and(|link| link.up)
     }
 
     /// The peer whose fresh word is that it is Active.

@@ -73,6 +73,7 @@ pub async fn run(probe: &Probe, timeout: Duration) -> Result<(), CheckError> {
             Probe::Http { address, host, path, expect } => http::get(*address, host, path, expect).await,
             Probe::Tcp { address } => tcp::connect(*address).await,
             Probe::Exec { .. } => Err("exec probes are run by the keeper".to_owned()),
+            Probe::Gateway { .. } => Err("not probed yet".to_owned()),
         }
     };
     match tokio::time::timeout(timeout, attempt).await {

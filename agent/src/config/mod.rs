@@ -105,5 +105,6 @@ fn read(root: &Table<'_>, sink: &mut Sink) -> Option<Config> {
         vips: vips.into_iter().map(|vip| vip.named.item).collect::<Option<_>>()?,
         cluster,
         hooks: hooks.into_iter().map(|named| named.item).collect::<Option<_>>()?,
+        fifo: None,
     })
 }

@@ -6,7 +6,7 @@ use super::sections::{Named, named_vip};
 use super::tree::{Place, Sink, Table, Value};
 use super::values::{interface, shown, word};
 use holdfast_node::config::{
-    Balancer, BalancerId, Check, CheckId, InterfaceName, LastNode, Vip, VipAddress, VrrpConfig,
+    Balancer, BalancerId, Check, CheckId, InterfaceName, LastNode, Leg, Vip, VipAddress, VrrpConfig,
 };
 use holdfast_vrrp::{AdvertInterval, Priority, Vrid};
 use std::net::{IpAddr, Ipv4Addr};
@@ -52,13 +52,16 @@ pub(super) fn vip(table: &Table<'_>, known: &Known<'_>, sink: &mut Sink) -> VipR
         .map(|value| addresses(&value, vrrp.interface.as_ref(), sink));
     let (read, addresses) = addresses.unwrap_or_default();
     named.item = (|| {
+        let name = named.name.as_ref()?.0.clone();
+        let addresses = addresses?;
+        let (vrrp, (interface, vrid, _)) = (vrrp.item?, vrrp.router.clone()?);
+        let advertised = addresses.iter().filter(|a: &&VipAddress| a.advertise).map(|a| a.ip).collect();
+        let leg = Leg::multicast(interface, vrid, advertised);
         Some(Vip {
-            name: named.name.as_ref()?.0.clone(),
-            addresses: addresses?,
-            balancer: balancer?,
+            balancers: balancer?.into_iter().collect(),
             checks: checks?,
-            vrrp: vrrp.item?,
             last_node: last_node?,
+            ..Vip::single(name, addresses, vec![leg], vrrp)
         })
     })();
     VipRead { named, addresses: read, router: vrrp.router }
@@ -140,16 +143,7 @@ fn vrrp(vip: &Table<'_>, sink: &mut Sink) -> VrrpRead {
     let interval = advert_interval(&table, sink);
     let preempt = table.get("preempt").map_or(Some(true), |value| value.boolean(sink));
     let router = interface.clone().zip(vrid.clone()).map(|(interface, (vrid, place))| (interface, vrid, place));
-    let item = (|| {
-        let (vrid, _) = vrid?;
-        Some(VrrpConfig {
-            interface: interface.clone()?,
-            vrid,
-            priority: priority?,
-            interval: interval?,
-            preempt: preempt?,
-        })
-    })();
+    let item = (|| Some(VrrpConfig { preempt: preempt?, ..VrrpConfig::new(priority?, interval?) }))();
     VrrpRead { interface, router, item }
 }
 
@@ -224,7 +218,13 @@ fn address(item: &Value<'_>, vrrp_interface: Option<&InterfaceName>, sink: &mut 
     if !item.is_table() {
         let read = item.string(ACCEPTED_ADDRESSES, sink).and_then(|text| ip_and_prefix(text, item, sink));
         let item_of = |(ip, prefix)| {
-            Some(VipAddress { ip: IpAddr::V4(ip), prefix, interface: vrrp_interface?.clone(), advertise: true })
+            Some(VipAddress {
+                ip: IpAddr::V4(ip),
+                prefix,
+                interface: vrrp_interface?.clone(),
+                advertise: true,
+                derived: false,
+            })
         };
         return AddressRead {
             read: read.map(|(ip, _)| (ip, item.place.clone())),
@@ -243,7 +243,7 @@ fn address(item: &Value<'_>, vrrp_interface: Option<&InterfaceName>, sink: &mut 
     let advertise = table.get("advertise").map_or(Some(true), |value| value.boolean(sink));
     let item = (|| {
         let ((ip, prefix), _) = ip.clone()?;
-        Some(VipAddress { ip: IpAddr::V4(ip), prefix, interface: interface?, advertise: advertise? })
+        Some(VipAddress { ip: IpAddr::V4(ip), prefix, interface: interface?, advertise: advertise?, derived: false })
     })();
     AddressRead { read: ip.map(|((ip, _), place)| (ip, place)), advertise: advertise.unwrap_or(true), item }
 }

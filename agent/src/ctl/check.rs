@@ -98,20 +98,20 @@ fn promise(config: &Config, vip: &Vip) -> String {
     let mut text = String::new();
     let addresses: Vec<String> = vip.addresses.iter().map(|a| format!("{}/{}", a.ip, a.prefix)).collect();
     let vrrp = &vip.vrrp;
+    let legs: Vec<String> = vip.legs.iter().map(|leg| format!("{} on {}", leg.vrid, leg.interface)).collect();
     let _ = writeln!(
         text,
-        "vip {}: {} by VRRP {} on {}, priority {}, adverts every {}",
+        "vip {}: {} by VRRP {}, priority {}, adverts every {}",
         vip.name,
         addresses.join(", "),
-        vrrp.vrid,
-        vrrp.interface,
+        legs.join(", "),
         vrrp.priority,
         config::duration::show(vrrp.interval.duration()),
     );
     let line = |text: &mut String, what: &str, time: String| {
         let _ = writeln!(text, "  {what:<44} {time} (computed)");
     };
-    if let Some(balancer) = vip.balancer.and_then(|id| config.balancers.get(usize::from(id.0))) {
+    for balancer in vip.balancers.iter().filter_map(|id| config.balancers.get(usize::from(id.0))) {
         line(&mut text, &format!("detect: process of {} ends", balancer.name), "at once".to_owned());
     }
     for check in budget::checks(config, vip) {
@@ -158,7 +158,7 @@ fn warnings(config: &Config) -> Vec<Warning> {
                 "add a [[check]] with http through the real listener",
             );
         }
-        if vip.balancer.is_none() {
+        if vip.balancers.is_empty() {
             warn(
                 format!("vip {name}: no balancer: its death is noticed by checks only, not at once"),
                 "add a [[balancer]]",
@@ -197,7 +197,7 @@ fn unused(config: &Config, warn: &mut impl FnMut(String, &str)) {
         }
     }
     for (at, balancer) in config.balancers.iter().enumerate() {
-        if !config.vips.iter().any(|vip| vip.balancer.is_some_and(|id| usize::from(id.0) == at)) {
+        if !config.vips.iter().any(|vip| vip.balancers.iter().any(|id| usize::from(id.0) == at)) {
             warn(
                 format!("balancer {}: no vip depends on it", balancer.name),
                 "name it in a vip's balancer, or remove it",
@@ -208,7 +208,7 @@ fn unused(config: &Config, warn: &mut impl FnMut(String, &str)) {
 
 /// What isn't as it should be on this machine. The file may be meant for another one: only warnings.
 fn machine(config: &Config, warn: &mut impl FnMut(String, &str)) {
-    let mut interfaces: Vec<_> = config.vips.iter().map(|vip| &vip.vrrp.interface).collect();
+    let mut interfaces: Vec<_> = config.vips.iter().flat_map(|vip| &vip.legs).map(|leg| &leg.interface).collect();
     interfaces.extend(config.vips.iter().flat_map(|vip| vip.addresses.iter().map(|address| &address.interface)));
     interfaces.sort();
     interfaces.dedup();

@@ -290,6 +290,7 @@ mod tests {
         };
         let vip = VipStatus {
             name: "web".to_owned(),
+            group: None,
             state: "backup".to_owned(),
             owner: Some("lb1".to_owned()),
             age_ms: 61_000,
@@ -298,6 +299,7 @@ mod tests {
             configured_priority: 253,
             interface: "eth0".to_owned(),
             vrid: 10,
+            legs: Vec::new(),
             interval_ms: 100,
             fitness: "unfit".to_owned(),
             fitness_age_ms: 5,

@@ -325,7 +325,8 @@ pub(super) fn parse_address(message: &Message<'_>) -> Option<(u16, Address)> {
     // On a point-to-point link IFA_ADDRESS is the other end's; IPv6 has IFA_LOCAL only there.
     let ip = local.or(address)?;
     let secondary = header.flags.bits() & IFA_F_SECONDARY != 0;
-    Some((message.kind, Address { ifindex: header.index, ip, prefix: header.prefix_len, marked, secondary }))
+    let (ifindex, prefix, tentative) = (header.index, header.prefix_len, false);
+    Some((message.kind, Address { ifindex, ip, prefix, marked, secondary, tentative }))
 }
 
 pub(super) fn parse_ip(value: &[u8]) -> Option<IpAddr> {
@@ -394,7 +395,14 @@ mod tests {
             (wanted(Ipv6Addr::LOCALHOST, 128, Duration::from_secs(2)), false),
         ] {
             let bytes = encoded(&one, mark);
-            let expected = Address { ifindex: 7, ip: one.ip, prefix: one.prefix, marked: mark, secondary: false };
+            let expected = Address {
+                ifindex: 7,
+                ip: one.ip,
+                prefix: one.prefix,
+                marked: mark,
+                secondary: false,
+                tentative: false,
+            };
             assert_eq!(parse_address(&address_message(&bytes)), Some((RTM_NEWADDR, expected)));
             for cut in 0..bytes.len() {
                 let _ = parse_address(&address_message(&bytes[..cut]));

@@ -6,10 +6,11 @@
 use crate::os::addr::{AddressSocket, Wanted, step_error};
 use crate::os::arp::Announcer;
 use crate::os::link;
-use crate::os::vrrp::{self, VrrpReceiver, VrrpSender};
-use holdfast_node::io::{Step, StepError};
+use crate::os::vrrp::{Batch, Receiver, Sender};
+use holdfast_node::io::{SocketKey, Step, StepError};
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -28,13 +29,13 @@ pub struct Counters {
     pub announced: u64,
 }
 
-/// The VRRP sockets of one interface.
+/// A pair of VRRP sockets.
 #[derive(Debug, Clone)]
 pub struct VrrpSockets {
     /// Receives.
-    pub receiver: Arc<VrrpReceiver>,
+    pub receiver: Arc<Receiver>,
     /// Sends; the keeper gets a duplicate.
-    pub sender: Arc<VrrpSender>,
+    pub sender: Arc<Sender>,
 }
 
 /// Owns the sockets through which the kernel is changed, in the network namespace of the thread that opened it.
@@ -42,9 +43,9 @@ pub struct VrrpSockets {
 pub struct Executor {
     addresses: AddressSocket,
     announcer: Announcer,
-    vrrp: BTreeMap<u32, VrrpSockets>,
-    /// Where the next [`Executor::poll_recv`] starts, so that no interface starves another.
-    turn: u32,
+    vrrp: BTreeMap<SocketKey, VrrpSockets>,
+    /// Which socket was read last: the next [`Executor::poll_recv`] starts after it, so that none starves another.
+    turn: Option<SocketKey>,
     counters: Counters,
 }
 
@@ -58,7 +59,7 @@ impl Executor {
             addresses: AddressSocket::open()?,
             announcer: Announcer::new(),
             vrrp: BTreeMap::new(),
-            turn: 0,
+            turn: None,
             counters: Counters::default(),
         })
     }
@@ -94,32 +95,30 @@ impl Executor {
         results
     }
 
-    /// The VRRP sockets by interface index.
-    pub fn sockets(&self) -> impl Iterator<Item = (u32, &VrrpSockets)> {
-        self.vrrp.iter().map(|(ifindex, sockets)| (*ifindex, sockets))
+    /// The open VRRP sockets.
+    pub fn sockets(&self) -> impl Iterator<Item = (SocketKey, &VrrpSockets)> {
+        self.vrrp.iter().map(|(key, sockets)| (*key, sockets))
     }
 
-    /// The socket that sends on this interface, while open.
+    /// The socket that sends, while open.
     #[must_use]
-    pub fn sender(&self, ifindex: u32) -> Option<&VrrpSender> {
-        self.vrrp.get(&ifindex).map(|sockets| &*sockets.sender)
+    pub fn sender(&self, socket: SocketKey) -> Option<&Sender> {
+        self.vrrp.get(&socket).map(|sockets| &*sockets.sender)
     }
 
-    /// Waits for a packet on any of the interfaces, each in its turn: interface index and length. Cancel safe.
+    /// Waits for packets on any of the sockets, each in its turn, and takes what one of them has. Pending for ever while
+    /// none is open.
     ///
     /// # Errors
-    /// What the interface's socket says; it stays usable.
-    pub async fn recv(&mut self, buffer: &mut [u8]) -> (u32, io::Result<usize>) {
-        std::future::poll_fn(|cx| self.poll_recv(cx, buffer)).await
-    }
-
-    /// Like [`Self::recv`]. Pending for ever while no socket is open.
-    pub fn poll_recv(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<(u32, io::Result<usize>)> {
-        let turn = self.turn;
-        for (ifindex, sockets) in self.vrrp.range(turn..).chain(self.vrrp.range(..turn)) {
-            if let Poll::Ready(result) = sockets.receiver.poll_recv(cx, buffer) {
-                self.turn = ifindex.wrapping_add(1);
-                return Poll::Ready((*ifindex, result));
+    /// What the socket says; it stays usable.
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>, batch: &mut Batch) -> Poll<io::Result<()>> {
+        let after = self.turn.map_or(Bound::Unbounded, Bound::Excluded);
+        let first = self.vrrp.range((after, Bound::Unbounded));
+        let rest = self.turn.map(|turn| self.vrrp.range(..=turn)).into_iter().flatten();
+        for (key, sockets) in first.chain(rest) {
+            if let Poll::Ready(result) = sockets.receiver.poll_recv_many(cx, batch) {
+                self.turn = Some(*key);
+                return Poll::Ready(result);
             }
         }
         Poll::Pending
@@ -139,19 +138,32 @@ impl Executor {
                 .announcer
                 .announce(*ifindex, *ip)
                 .map_err(|e| failure(&e, || format!("announce {ip} dev {}", link::name(*ifindex)))),
-            Step::OpenVrrp { ifindex, interface } => {
-                if self.vrrp.contains_key(ifindex) {
+            Step::OpenVrrp { socket } => {
+                if self.vrrp.contains_key(socket) {
                     return Ok(());
                 }
-                let sockets = open_vrrp(*ifindex)
-                    .map_err(|e| failure(&e, || format!("open VRRP sockets dev {}", interface.as_str())))?;
-                self.vrrp.insert(*ifindex, sockets);
+                let what =
+                    || socket.ifindex.map_or_else(|| socket.to_string(), |i| format!("{socket} ({})", link::name(i)));
+                let sockets = open_vrrp(*socket).map_err(|e| failure(&e, || format!("open {}", what())))?;
+                self.vrrp.insert(*socket, sockets);
                 Ok(())
             }
-            Step::CloseVrrp { ifindex } => {
-                self.vrrp.remove(ifindex);
-                self.announcer.forget(*ifindex);
+            Step::CloseVrrp { socket } => {
+                self.vrrp.remove(socket);
+                if let Some(ifindex) = socket.ifindex {
+                    self.announcer.forget(ifindex);
+                }
                 Ok(())
+            }
+            Step::AddRoute { .. }
+            | Step::RemoveRoute { .. }
+            | Step::AddRule { .. }
+            | Step::RemoveRule { .. }
+            | Step::Guard { .. }
+            | Step::AddVmac { .. }
+            | Step::RemoveVmac { .. } => {
+                let what = "this step isn't done yet".to_owned();
+                Err(StepError { errno: libc::ENOSYS, what })
             }
         }
     }
@@ -166,13 +178,22 @@ impl Executor {
             Step::AddAddress { .. } => self.counters.added += 1,
             Step::RemoveAddress { .. } => self.counters.removed += 1,
             Step::Announce { .. } => self.counters.announced += 1,
-            Step::OpenVrrp { .. } | Step::CloseVrrp { .. } => {}
+            Step::OpenVrrp { .. }
+            | Step::CloseVrrp { .. }
+            | Step::AddRoute { .. }
+            | Step::RemoveRoute { .. }
+            | Step::AddRule { .. }
+            | Step::RemoveRule { .. }
+            | Step::Guard { .. }
+            | Step::AddVmac { .. }
+            | Step::RemoveVmac { .. } => {}
         }
     }
 }
 
-fn open_vrrp(ifindex: u32) -> io::Result<VrrpSockets> {
-    Ok(VrrpSockets { receiver: Arc::new(VrrpReceiver::open(ifindex)?), sender: Arc::new(vrrp::open_send(ifindex)?) })
+fn open_vrrp(key: SocketKey) -> io::Result<VrrpSockets> {
+    let receiver = Arc::new(Receiver::open(key.family, key.ifindex)?);
+    Ok(VrrpSockets { receiver, sender: Arc::new(Sender::open(key.family, key.ifindex)?) })
 }
 
 fn wanted(step: &Step) -> Option<Wanted> {

@@ -7,15 +7,16 @@ use super::link::KeeperLink;
 use super::queues::{Note, ProtocolEnds, StartProbe};
 use crate::check;
 use crate::os::udp::UdpChannel;
-use crate::os::{arp, neighbour};
+use crate::os::{neighbour, probe};
 use crate::reconcile::Executor;
 use holdfast_node::config::{CheckId, Config, Probe, ProcessSource, VipId};
-use holdfast_node::io::{Answer, CheckError, OwnerRecord, ProbeOutcome, SendError, Step, StepError};
-use holdfast_node::keeper::ipc::{ExecResult, Resign, ToKeeper, VipAddress, VipRecord};
+use holdfast_node::io::{Answer, CheckError, OwnerRecord, ProbeOutcome, SendError, SocketKey, Step, StepError};
+use holdfast_node::keeper::ipc::{ExecResult, ToKeeper, VipAddress, VipRecord};
 use holdfast_node::status::Status;
 use holdfast_node::{Input, Node, Output};
+use holdfast_vrrp::{Family, LegId, Packet};
 use std::collections::{BTreeMap, VecDeque};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -29,19 +30,19 @@ const PROBES_MAX: usize = 64;
 /// How something that the node asked for went: an input that owns its data.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    Advert(VipId, Result<(), SendError>),
+    Advert(VipId, LegId, Result<(), SendError>),
     Step(Step, Result<(), StepError>),
     Check(check::Done),
-    Arp { vip: VipId, target: Ipv4Addr, outcome: ProbeOutcome },
+    Probe { vip: VipId, target: IpAddr, outcome: ProbeOutcome },
 }
 
 impl Outcome {
     pub(super) fn into_input(self) -> Input<'static> {
         match self {
-            Self::Advert(vip, result) => Input::AdvertSent { vip, result },
+            Self::Advert(vip, leg, result) => Input::AdvertSent { vip, leg, result },
             Self::Step(step, result) => Input::StepDone { step, result },
             Self::Check(check::Done { check, sequence, result }) => Input::CheckDone { check, sequence, result },
-            Self::Arp { vip, target, outcome } => Input::ArpProbed { vip, target, outcome },
+            Self::Probe { vip, target, outcome } => Input::Probed { vip, target, outcome },
         }
     }
 }
@@ -93,8 +94,8 @@ pub(super) struct Outputs {
 /// Names and programs by index, so that nothing is looked up in a configuration that the node owns.
 #[derive(Debug)]
 struct Names {
-    /// Name of the VIP, and of its balancer if the keeper runs that.
-    vips: Vec<(String, Option<String>)>,
+    /// Name of the VIP, and of those of its balancers that the keeper runs.
+    vips: Vec<(String, Vec<String>)>,
     /// The program of an `exec` check.
     programs: Vec<Option<Vec<String>>>,
 }
@@ -102,8 +103,9 @@ struct Names {
 impl Outputs {
     pub(super) fn new(config: &Config, executor: Executor, keeper: KeeperLink, ends: ProtocolEnds) -> Self {
         let run_by_keeper = |vip: &holdfast_node::config::Vip| {
-            let b = config.balancers.get(usize::from(vip.balancer?.0))?;
-            matches!(b.source, ProcessSource::Command(_)).then(|| b.name.as_str().to_owned())
+            let balancers = vip.balancers.iter().filter_map(|b| config.balancers.get(usize::from(b.0)));
+            let run = balancers.filter(|b| matches!(b.source, ProcessSource::Command(_)));
+            run.map(|b| b.name.as_str().to_owned()).collect()
         };
         let names = Names {
             vips: config.vips.iter().map(|v| (v.name.as_str().to_owned(), run_by_keeper(v))).collect(),
@@ -112,7 +114,7 @@ impl Outputs {
                 .iter()
                 .map(|c| match &c.probe {
                     Probe::Exec { argv } => Some(argv.clone()),
-                    Probe::Http { .. } | Probe::Tcp { .. } => None,
+                    Probe::Http { .. } | Probe::Tcp { .. } | Probe::Gateway { .. } => None,
                 })
                 .collect(),
         };
@@ -176,13 +178,13 @@ impl Outputs {
                 let result = self.executor.execute(&step);
                 self.outcomes.push_back(Outcome::Step(step, result));
             }
-            Output::Advert { vip, ifindex, source, payload } => self.advert(vip, ifindex, source, &payload),
+            Output::Advert { vip, leg, ifindex, source, packets } => self.advert(vip, leg, ifindex, source, &packets),
             Output::Datagram { to, bytes } => {
                 let sent = self.channel.as_ref().is_some_and(|c| c.send(to, &bytes).is_ok());
                 self.count.send_errors += u64::from(!sent);
             }
-            Output::ArpProbe { vip, ifindex, source, target, tries, wait } => {
-                self.arp_probe(vip, ifindex, source, target, tries, wait);
+            Output::Probe { vip, ifindex, source, target, tries, wait } => {
+                self.probe(vip, ifindex, source, target, tries, wait);
             }
             Output::StartCheck { check, sequence, timeout } => self.start_check(check, sequence, timeout),
             Output::RunHook { hook, environment } => {
@@ -201,30 +203,40 @@ impl Outputs {
         }
     }
 
-    fn advert(&mut self, vip: VipId, ifindex: u32, source: Ipv4Addr, payload: &[u8]) {
-        let result = match self.executor.sender(ifindex) {
-            Some(sender) => {
-                sender.send(source, payload).map_err(|e| SendError { errno: e.raw_os_error().unwrap_or(libc::EIO) })
+    /// To all its destinations; that it can't go to one of several unicast peers is that peer's misfortune.
+    fn advert(&mut self, vip: VipId, leg: LegId, ifindex: u32, source: IpAddr, packets: &[Packet]) {
+        let unreachable = SendError { errno: libc::ENOTCONN };
+        let mut result = Err(unreachable);
+        for packet in packets {
+            let key = socket_of(ifindex, packet.destination);
+            let sent = match self.executor.sender(key) {
+                Some(sender) => sender.send(source, ifindex, packet.destination, &packet.payload),
+                None => Err(std::io::Error::from_raw_os_error(libc::ENOTCONN)),
+            };
+            match sent {
+                Ok(()) => result = Ok(()),
+                Err(e) if result.is_err() => result = Err(SendError { errno: e.raw_os_error().unwrap_or(libc::EIO) }),
+                Err(_) => {}
             }
-            None => Err(SendError { errno: libc::ENOTCONN }),
-        };
+        }
         if let Some(due) = self.due {
             self.adverts.record(Instant::now().saturating_duration_since(due));
         }
-        self.outcomes.push_back(Outcome::Advert(vip, result));
+        self.outcomes.push_back(Outcome::Advert(vip, leg, result));
     }
 
-    fn arp_probe(&mut self, vip: VipId, ifindex: u32, source: Ipv4Addr, target: Ipv4Addr, tries: u8, wait: Duration) {
+    fn probe(&mut self, vip: VipId, ifindex: u32, source: IpAddr, target: IpAddr, tries: u8, wait: Duration) {
         let Ok(slot) = self.probing.clone().try_reserve_owned() else {
             self.count.arp_dropped += 1;
-            self.outcomes.push_back(Outcome::Arp { vip, target, outcome: ProbeOutcome::Nobody });
+            self.outcomes.push_back(Outcome::Probe { vip, target, outcome: ProbeOutcome::Nobody });
             return;
         };
         tokio::spawn(async move {
-            let others = neighbour::known(ifindex, WITNESSES).unwrap_or_default();
+            let family = if target.is_ipv4() { Family::V4 } else { Family::V6 };
+            let others = neighbour::answered(ifindex, family, WITNESSES).unwrap_or_default();
             // What can't be asked isn't answered: the claimer stands.
-            let outcome = arp::probe(ifindex, source, target, &others, tries, wait).await;
-            slot.send(Outcome::Arp { vip, target, outcome: outcome.unwrap_or(ProbeOutcome::Nobody) });
+            let outcome = probe::probe(ifindex, source, target, &others, tries, wait).await;
+            slot.send(Outcome::Probe { vip, target, outcome: outcome.unwrap_or(ProbeOutcome::Nobody) });
         });
     }
 
@@ -258,17 +270,19 @@ impl Outputs {
     }
 
     fn owner(&mut self, record: OwnerRecord) {
-        let Some((vip, balancer)) = self.names.vips.get(usize::from(record.vip.0)).cloned() else { return };
-        let socket = record.resign.as_ref().and_then(|(ifindex, ..)| self.executor.sender(*ifindex));
+        let Some((vip, balancers)) = self.names.vips.get(usize::from(record.vip.0)).cloned() else { return };
+        // One socket travels with a record; for other legs the keeper opens its own when it needs them.
+        let first = record.resign.first();
+        let socket = first.and_then(|r| self.executor.sender(socket_of(r.ifindex, r.destination)));
         let addresses = record.addresses.into_iter().map(|(ifindex, ip, prefix)| VipAddress { ifindex, ip, prefix });
         let message = VipRecord {
             vip,
             active: record.active,
             role_epoch: record.role_epoch,
             addresses: addresses.collect(),
-            resign: record.resign.map(|(ifindex, source, payload)| Resign { ifindex, source, payload }),
+            resign: record.resign,
             interval: record.interval,
-            balancer,
+            balancers,
         };
         self.keeper.send(ToKeeper::Owner(message), socket.map(AsFd::as_fd));
     }
@@ -345,4 +359,10 @@ impl Outputs {
         ];
         self.ends.figures.send_replace(Arc::new(self.figures.clone()));
     }
+}
+
+/// The sockets through which a packet to this destination goes.
+fn socket_of(ifindex: u32, destination: IpAddr) -> SocketKey {
+    let family = if destination.is_ipv4() { Family::V4 } else { Family::V6 };
+    SocketKey { family, ifindex: destination.is_multicast().then_some(ifindex) }
 }

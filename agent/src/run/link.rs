@@ -111,9 +111,9 @@ mod tests {
             active: true,
             role_epoch,
             addresses: Vec::new(),
-            resign: None,
+            resign: vec![],
             interval: Duration::from_millis(100),
-            balancer: None,
+            balancers: vec![],
         })
     }
 

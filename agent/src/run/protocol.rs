@@ -14,7 +14,7 @@ use crate::balancer::watch::Watcher;
 use crate::keeper::channel::WorkerEnd;
 use crate::os::monitor::{Monitor, MonitorEvent};
 use crate::os::timerfd::TimerFd;
-use crate::os::vrrp::PACKET_MAX;
+use crate::os::vrrp::Batch;
 use crate::os::{sched, udp::UdpChannel};
 use crate::reconcile::Executor;
 use holdfast_node::config::{BalancerId, BalancerKind, Config, ProcessSource, VipId};
@@ -92,7 +92,10 @@ struct Protocol {
     monitor: Monitor,
     watcher: Watcher,
     timer: TimerFd,
+    /// For datagrams of the channel.
     buffer: Vec<u8>,
+    /// For adverts; taken while they are handled.
+    batch: Option<Box<Batch>>,
     next_beat: Instant,
     next_figures: Instant,
     /// When to bind the channel's socket, while it isn't.
@@ -124,7 +127,8 @@ impl Protocol {
             monitor,
             watcher,
             timer,
-            buffer: vec![0; PACKET_MAX.max(MAX_DATAGRAM)],
+            buffer: vec![0; MAX_DATAGRAM],
+            batch: Some(Box::new(Batch::new())),
             next_beat: now,
             next_figures: now,
             bind_at,
@@ -230,20 +234,24 @@ impl Protocol {
         if self.floods[0].rests(Instant::now()) {
             return false;
         }
-        let mut buffer = std::mem::take(&mut self.buffer);
+        let Some(mut batch) = self.batch.take() else { return false };
         let refused = self.node.refused();
         let mut count = 0;
         while count < PER_SOURCE
-            && let Poll::Ready((ifindex, received)) = self.outputs.executor.poll_recv(cx, &mut buffer)
+            && let Poll::Ready(received) = self.outputs.executor.poll_recv(cx, &mut batch)
         {
-            count += 1;
+            count += batch.len().max(1);
             match received {
-                Ok(n) => self.feed(Input::Vrrp { ifindex, packet: buffer.get(..n).unwrap_or_default() }),
+                Ok(()) => {
+                    for heard in batch.packets() {
+                        self.feed(Input::Vrrp { ifindex: heard.ifindex, packet: heard.packet });
+                    }
+                }
                 // The link's own event says what happened to it.
                 Err(_) => self.outputs.count.vrrp_errors += 1,
             }
         }
-        self.buffer = buffer;
+        self.batch = Some(batch);
         if count > 0 {
             self.floods[0].read(Instant::now(), self.node.refused() - refused);
         }

@@ -3,8 +3,8 @@
 use crate::world::*;
 use holdfast::os::addr::AddressSocket;
 use holdfast::os::monitor::{Monitor, MonitorEvent};
+use holdfast::os::vrrp;
 use holdfast::reconcile::Executor;
-use holdfast_node::config::InterfaceName;
 use holdfast_node::io::{Address, Step};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -174,7 +174,7 @@ fn an_interface_that_is_deleted_and_recreated_works_again_under_its_new_index() 
         let old = index("v0");
         let up = |ifindex| {
             [
-                Step::OpenVrrp { ifindex, interface: InterfaceName::new("v0").expect("valid") },
+                Step::OpenVrrp { socket: segment(ifindex) },
                 Step::AddAddress { ifindex, ip: VIP.into(), prefix: 32, lifetime: LIFETIME },
                 Step::Announce { ifindex, ip: VIP.into() },
             ]
@@ -190,13 +190,14 @@ fn an_interface_that_is_deleted_and_recreated_works_again_under_its_new_index() 
         assert!(address_gone, "the address goes before its interface");
         let error = executor.execute(&Step::Announce { ifindex: old, ip: VIP.into() }).expect_err("no interface");
         assert!([libc::ENODEV, libc::ENXIO].contains(&error.errno), "{error:?}");
-        let error = executor.sender(old).expect("still open").send(VIP, &[0; 12]).expect_err("no interface");
+        let error = executor.sender(segment(old)).expect("still open");
+        let error = error.send(VIP.into(), old, vrrp::GROUP.into(), &[0; 12]).expect_err("no interface");
         assert!(
             [libc::ENODEV, libc::ENXIO, libc::ENETUNREACH].contains(&error.raw_os_error().expect("errno")),
             "{error}"
         );
         executor.execute(&Step::RemoveAddress { ifindex: old, ip: VIP.into(), prefix: 32 }).expect("gone already");
-        executor.execute(&Step::CloseVrrp { ifindex: old }).expect("closed");
+        executor.execute(&Step::CloseVrrp { socket: segment(old) }).expect("closed");
 
         namespace.ip("link add v0 type veth peer name v1");
         namespace.ip("link set v0 up");

@@ -5,8 +5,8 @@ use holdfast::os::addr::AddressSocket;
 use holdfast::os::arp;
 use holdfast::os::diag;
 use holdfast::os::monitor::Monitor;
+use holdfast::os::vrrp;
 use holdfast::reconcile::Executor;
-use holdfast_node::config::InterfaceName;
 use holdfast_node::io::{Step, StepError};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 
@@ -58,7 +58,8 @@ fn every_step_works_with_net_admin_and_net_raw_alone() {
         keep_only(rustix::thread::CapabilitySet::NET_ADMIN | rustix::thread::CapabilitySet::NET_RAW);
         let mut executor = Executor::new().expect("open");
         let ifindex = index("v0");
-        let open = Step::OpenVrrp { ifindex, interface: InterfaceName::new("v0").expect("valid") };
+        let socket = segment(ifindex);
+        let open = Step::OpenVrrp { socket };
         let steps = [
             open.clone(),
             open,
@@ -69,14 +70,15 @@ fn every_step_works_with_net_admin_and_net_raw_alone() {
             Step::RemoveAddress { ifindex, ip: VIP.into(), prefix: 32 },
         ];
         assert_eq!(executor.execute_all(&steps), vec![Ok(()); steps.len()]);
-        assert_eq!(executor.sockets().map(|(i, _)| i).collect::<Vec<_>>(), [ifindex]);
-        executor.sender(ifindex).expect("open").send(Ipv4Addr::new(10, 0, 0, 1), &[0; 12]).expect("sent");
+        assert_eq!(executor.sockets().map(|(i, _)| i).collect::<Vec<_>>(), [socket]);
+        let sender = executor.sender(socket).expect("open");
+        sender.send([10, 0, 0, 1].into(), ifindex, vrrp::GROUP.into(), &[0; 12]).expect("sent");
         let counters = executor.counters();
         assert_eq!((counters.done, counters.failed), (7, 0));
         assert_eq!((counters.added, counters.removed, counters.announced), (2, 1, 2));
-        executor.execute(&Step::CloseVrrp { ifindex }).expect("closed");
-        executor.execute(&Step::CloseVrrp { ifindex }).expect("closed already");
-        assert!(executor.sender(ifindex).is_none());
+        executor.execute(&Step::CloseVrrp { socket }).expect("closed");
+        executor.execute(&Step::CloseVrrp { socket }).expect("closed already");
+        assert!(executor.sender(socket).is_none());
         eventually("no packet socket is left", || proc_net("packet").lines().count() == 1);
         eventually("no raw socket is left", || proc_net("raw").lines().count() == 1);
     });

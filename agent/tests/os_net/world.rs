@@ -2,7 +2,8 @@
 
 use holdfast::os::addr::AddressSocket;
 use holdfast::os::link;
-use holdfast_node::io::Address;
+use holdfast_node::io::{Address, SocketKey};
+use holdfast_vrrp::Family;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt};
 use nix::sys::time::TimeVal;
 use std::fs::{self, File};
@@ -158,4 +159,9 @@ pub(crate) fn next_frame(tap: &OwnedFd, fits: impl Fn(&[u8]) -> bool) -> Vec<u8>
             return buffer[..n].to_vec();
         }
     }
+}
+
+/// The IPv4 sockets of a segment.
+pub(crate) fn segment(ifindex: u32) -> SocketKey {
+    SocketKey { family: Family::V4, ifindex: Some(ifindex) }
 }

@@ -7,10 +7,10 @@ use crate::net::{Net, Wire};
 use crate::rng::SimRng;
 use holdfast_node::Node;
 use holdfast_node::config::{
-    Balancer, BalancerId, BalancerKind, Check, CheckId, Cluster as ClusterConfig, Config, InterfaceName, LastNode,
+    Balancer, BalancerId, BalancerKind, Check, CheckId, Cluster as ClusterConfig, Config, InterfaceName, LastNode, Leg,
     Name, Peer, Probe, ProcessSource, Vip, VipAddress, VipId, VrrpConfig,
 };
-use holdfast_node::io::{BalancerState, Boot, CheckError, Input, Output, ProbeOutcome, Request};
+use holdfast_node::io::{BalancerState, Boot, CheckError, Input, Output, Packet, ProbeOutcome, Request};
 use holdfast_vrrp::{AdvertInterval, Priority, Vrid};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -29,7 +29,7 @@ enum Happening {
     Datagram { from: SocketAddr, bytes: Vec<u8> },
     Kernel(Change),
     Link,
-    Probed { vip: VipId, target: Ipv4Addr, outcome: ProbeOutcome },
+    Probed { vip: VipId, target: IpAddr, outcome: ProbeOutcome },
     Checked { life: u64, check: CheckId, sequence: u64, ok: bool },
     Expire,
     Plane,
@@ -399,8 +399,8 @@ impl Cluster {
                 }
             }
             Happening::Vrrp(packet) => {
-                if self.hosts[i].kernel.carrier && self.hosts[i].kernel.open.contains(&IFINDEX) {
-                    self.feed(i, Input::Vrrp { ifindex: IFINDEX, packet: &packet });
+                if self.hosts[i].kernel.carrier && !self.hosts[i].kernel.open.is_empty() {
+                    self.feed(i, Input::Vrrp { ifindex: IFINDEX, packet: Packet::V4(&packet) });
                 }
             }
             Happening::Datagram { from, bytes } => self.feed(i, Input::Datagram { from, bytes: &bytes }),
@@ -412,7 +412,7 @@ impl Cluster {
                 let link = self.hosts[i].kernel.link();
                 self.feed(i, Input::Link(link));
             }
-            Happening::Probed { vip, target, outcome } => self.feed(i, Input::ArpProbed { vip, target, outcome }),
+            Happening::Probed { vip, target, outcome } => self.feed(i, Input::Probed { vip, target, outcome }),
             Happening::Checked { life, check, sequence, ok } => {
                 if life == self.hosts[i].life {
                     let result =
@@ -466,18 +466,19 @@ impl Cluster {
     /// Does what a node asks; the answer, where there is one, is its next input.
     fn obey(&mut self, i: usize, output: Output) -> Option<Input<'static>> {
         match output {
-            Output::Advert { vip, source, payload, .. } => {
+            Output::Advert { vip, leg, source, packets, .. } => {
                 if !self.hosts[i].kernel.carrier {
-                    return Some(Input::AdvertSent { vip, result: Ok(()) });
+                    return Some(Input::AdvertSent { vip, leg, result: Ok(()) });
                 }
+                let payload = &packets.first().expect("an advert goes somewhere").payload;
                 if payload.get(2).is_some_and(|&priority| priority > 0) {
                     self.hosts[i].adverts += 1;
                     self.hosts[i].last_advert = Some(self.now);
                 } else {
                     self.note(format!("{} sends priority 0", name(i)));
                 }
-                self.multicast(i, &ip_packet(source, &payload));
-                Some(Input::AdvertSent { vip, result: Ok(()) })
+                self.multicast(i, &ip_packet(source, payload));
+                Some(Input::AdvertSent { vip, leg, result: Ok(()) })
             }
             Output::Datagram { to, bytes } => {
                 if let Some(j) = self.hosts.iter().position(|h| h.channel == to) {
@@ -502,8 +503,8 @@ impl Cluster {
                 }
                 Some(Input::StepDone { step, result })
             }
-            Output::ArpProbe { vip, target, tries, wait, .. } => {
-                let found = self.hosts.iter().position(|h| h.kernel.base == target);
+            Output::Probe { vip, target, tries, wait, .. } => {
+                let found = self.hosts.iter().position(|h| IpAddr::V4(h.kernel.base) == target);
                 let answered = found.is_some_and(|j| {
                     let carrier = self.hosts[i].kernel.carrier && self.hosts[j].kernel.carrier;
                     let out = self.net.deliveries(&mut self.rng, Wire::Segment, i, j);
@@ -578,7 +579,8 @@ fn channel_address(i: usize) -> SocketAddr {
 }
 
 /// An IPv4 packet as a raw socket gives it.
-fn ip_packet(source: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
+fn ip_packet(source: IpAddr, payload: &[u8]) -> Vec<u8> {
+    let IpAddr::V4(source) = source else { unreachable!("the simulated segment is IPv4") };
     let length = u16::try_from(20 + payload.len()).expect("adverts are short");
     let mut packet = vec![0x45, 0xc0, 0, 0, 0, 0, 0, 0, 255, 112, 0, 0];
     packet[2..4].copy_from_slice(&length.to_be_bytes());
@@ -590,7 +592,6 @@ fn ip_packet(source: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
 
 fn config(options: &Options, i: usize, publics: &[[u8; 32]]) -> Config {
     let text = |s: &str| Name::new(s).expect("a valid name");
-    let eth0 = InterfaceName::new("eth0").expect("a valid interface");
     let priority = 254 - u8::try_from(i).expect("few hosts");
     Config {
         node: text(&name(i)),
@@ -610,26 +611,7 @@ fn config(options: &Options, i: usize, publics: &[[u8; 32]]) -> Config {
             rise: 2,
             shared: false,
         }],
-        vips: vec![Vip {
-            name: text("web"),
-            addresses: vec![VipAddress {
-                ip: IpAddr::V4(Ipv4Addr::new(192, 168, 0, 100)),
-                prefix: 32,
-                interface: eth0.clone(),
-                advertise: true,
-            }],
-            balancer: Some(BalancerId(0)),
-            checks: vec![CheckId(0)],
-            vrrp: VrrpConfig {
-                interface: eth0,
-                vrid: Vrid::new(10).expect("a valid VRID"),
-                priority: Priority::configured(priority).expect("a valid priority"),
-                interval: AdvertInterval::from_duration(Duration::from_millis(options.interval_ms))
-                    .expect("a valid interval"),
-                preempt: options.preempt,
-            },
-            last_node: options.last_node,
-        }],
+        vips: vec![vip(options, priority)],
         cluster: options.channel.then(|| ClusterConfig {
             listen: channel_address(i),
             key_file: "/nowhere".into(),
@@ -639,5 +621,26 @@ fn config(options: &Options, i: usize, publics: &[[u8; 32]]) -> Config {
                 .collect(),
         }),
         hooks: vec![],
+        fifo: None,
+    }
+}
+
+fn vip(options: &Options, priority: u8) -> Vip {
+    let eth0 = InterfaceName::new("eth0").expect("a valid interface");
+    let ip = IpAddr::V4(Ipv4Addr::new(192, 168, 0, 100));
+    let interval = AdvertInterval::from_duration(Duration::from_millis(options.interval_ms)).expect("a valid interval");
+    let vrrp = VrrpConfig::new(Priority::configured(priority).expect("a valid priority"), interval);
+    let leg = Leg::multicast(eth0.clone(), Vrid::new(10).expect("a valid VRID"), vec![ip]);
+    let address = VipAddress { ip, prefix: 32, interface: eth0, advertise: true, derived: false };
+    Vip {
+        balancers: vec![BalancerId(0)],
+        checks: vec![CheckId(0)],
+        last_node: options.last_node,
+        ..Vip::single(
+            Name::new("web").expect("a valid name"),
+            vec![address],
+            vec![leg],
+            VrrpConfig { preempt: options.preempt, ..vrrp },
+        )
     }
 }

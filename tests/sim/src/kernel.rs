@@ -2,7 +2,7 @@
 //! does but faults.
 
 use holdfast_node::config::InterfaceName;
-use holdfast_node::io::{Address, Link, Step, StepError};
+use holdfast_node::io::{Address, Link, SocketKey, Step, StepError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -28,8 +28,8 @@ pub struct Kernel {
     pub carrier: bool,
     /// VIP addresses and when they run out.
     pub vips: BTreeMap<(IpAddr, u8), Instant>,
-    /// Interfaces with an open VRRP socket.
-    pub open: BTreeSet<u32>,
+    /// Open VRRP sockets.
+    pub open: BTreeSet<SocketKey>,
     /// Announcements sent, with their time: the last one tells where clients' ARP caches point.
     pub announced: Option<Instant>,
 }
@@ -49,12 +49,19 @@ impl Kernel {
 
     /// All addresses as the kernel reports them.
     pub fn addresses(&self) -> Vec<Address> {
-        let own = Address { ifindex: IFINDEX, ip: IpAddr::V4(self.base), prefix: 24, marked: false, secondary: false };
+        let own = Address {
+            ifindex: IFINDEX,
+            ip: IpAddr::V4(self.base),
+            prefix: 24,
+            marked: false,
+            secondary: false,
+            tentative: false,
+        };
         std::iter::once(own).chain(self.vips.keys().map(|&(ip, prefix)| Self::vip(ip, prefix))).collect()
     }
 
     fn vip(ip: IpAddr, prefix: u8) -> Address {
-        Address { ifindex: IFINDEX, ip, prefix, marked: true, secondary: false }
+        Address { ifindex: IFINDEX, ip, prefix, marked: true, secondary: false, tentative: false }
     }
 
     /// Executes a step.
@@ -76,14 +83,21 @@ impl Kernel {
                     (Err(StepError { errno: 99, what: format!("announce {ip}: not ours") }), None)
                 }
             }
-            Step::OpenVrrp { ifindex, .. } => {
-                self.open.insert(ifindex);
+            Step::OpenVrrp { socket } => {
+                self.open.insert(socket);
                 (Ok(()), None)
             }
-            Step::CloseVrrp { ifindex } => {
-                self.open.remove(&ifindex);
+            Step::CloseVrrp { socket } => {
+                self.open.remove(&socket);
                 (Ok(()), None)
             }
+            Step::AddRoute { .. }
+            | Step::RemoveRoute { .. }
+            | Step::AddRule { .. }
+            | Step::RemoveRule { .. }
+            | Step::Guard { .. }
+            | Step::AddVmac { .. }
+            | Step::RemoveVmac { .. } => (Ok(()), None),
         }
     }
 

@@ -5,7 +5,7 @@
 //! These types hold no policy; what the keeper does with them is [`Keeper`](super::Keeper)'s.
 
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Longest packet, in bytes. Below the default send buffer of a unix socket, so that one always fits.
@@ -75,12 +75,12 @@ pub struct VipRecord {
     /// Addresses that may be in the kernel because of us. To be recorded before they are added and dropped from the
     /// record after they are removed. Neither active nor any address: the record is forgotten.
     pub addresses: Vec<VipAddress>,
-    /// The priority-0 advert to send on the worker's behalf.
-    pub resign: Option<Resign>,
+    /// The priority-0 adverts to send on the worker's behalf; empty: none.
+    pub resign: Vec<Resign>,
     /// Advert interval: how long a resume may take.
     pub interval: Duration,
-    /// The balancer behind it, where the keeper runs one ([`ToKeeper::StartBalancer`]).
-    pub balancer: Option<String>,
+    /// The balancers behind it that the keeper runs ([`ToKeeper::StartBalancer`]).
+    pub balancers: Vec<String>,
 }
 
 /// One address on one interface.
@@ -99,8 +99,10 @@ pub struct VipAddress {
 pub struct Resign {
     /// Interface to send it on.
     pub ifindex: u32,
-    /// Source address of the IPv4 header.
-    pub source: Ipv4Addr,
+    /// Source address of the IP header.
+    pub source: IpAddr,
+    /// The group, or a unicast peer.
+    pub destination: IpAddr,
     /// The VRRP payload, checksum included.
     pub payload: Vec<u8>,
 }

@@ -75,6 +75,11 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
+fn resign(vip: u8) -> Resign {
+    let group = [224, 0, 0, 18].into();
+    Resign { ifindex: 2, source: [10, 0, 0, 1].into(), destination: group, payload: vec![vip] }
+}
+
 fn record(vip: u8, set: u8, active: bool) -> VipRecord {
     let address = |n: u8| VipAddress { ifindex: 2, ip: [192, 0, vip, n].into(), prefix: 32 };
     VipRecord {
@@ -82,9 +87,9 @@ fn record(vip: u8, set: u8, active: bool) -> VipRecord {
         active,
         role_epoch: 1,
         addresses: (0..3).filter(|n| set & (1 << n) != 0).map(address).collect(),
-        resign: active.then(|| Resign { ifindex: 2, source: [10, 0, 0, 1].into(), payload: vec![vip] }),
+        resign: if active { vec![resign(vip)] } else { vec![] },
         interval: Duration::from_millis(100),
-        balancer: (vip == 0).then(|| "a".to_owned()),
+        balancers: if vip == 0 { vec!["a".to_owned()] } else { vec![] },
     }
 }
 

@@ -62,8 +62,8 @@ impl Vips {
             out.event(Event::Resumed { vip: name });
         } else {
             // The new worker came up as Backup: it doesn't know the former advert, so nobody else would send it.
-            let resigned = former.active && former.resign.is_some();
-            out.extend(former.resign.filter(|_| former.active).map(Output::SendResign));
+            let resigned = former.active && !former.resign.is_empty();
+            out.extend(former.resign.into_iter().filter(|_| former.active).map(Output::SendResign));
             let (addresses, why) = (former.addresses.len(), UndoReason::NotResumed);
             out.event(Event::Undone { vip: name, resigned, addresses, why });
         }
@@ -80,7 +80,7 @@ impl Vips {
         for (name, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.held_until.is_none()) {
             if !entry.record.active {
                 gone.push((name.clone(), UndoReason::Left));
-            } else if entry.record.balancer.as_deref().is_some_and(|balancer| !runs(balancer)) {
+            } else if entry.record.balancers.iter().any(|balancer| !runs(balancer)) {
                 gone.push((name.clone(), UndoReason::Balancer));
             } else {
                 let grace = entry.record.interval.saturating_mul(2).min(GRACE_MAX).min(limit);
@@ -110,7 +110,7 @@ impl Vips {
 
     /// Undoes the VIPs that wait for a worker and whose balancer just ended.
     pub(super) fn balancer_ended(&mut self, balancer: &str, out: &mut Out) {
-        let theirs = |entry: &Entry| entry.held_until.is_some() && entry.record.balancer.as_deref() == Some(balancer);
+        let theirs = |entry: &Entry| entry.held_until.is_some() && entry.record.balancers.iter().any(|b| b == balancer);
         let gone = self.entries.iter().filter(|(_, e)| theirs(e)).map(|(n, _)| (n.clone(), UndoReason::Balancer));
         let gone = gone.collect();
         self.undo(gone, out);
@@ -137,13 +137,13 @@ impl Vips {
         let gone: Vec<_> =
             names.into_iter().filter_map(|(name, why)| Some((self.entries.remove(&name)?.record, why))).collect();
         for (record, _) in gone.iter().filter(|(record, _)| record.active) {
-            out.extend(record.resign.clone().map(Output::SendResign));
+            out.extend(record.resign.iter().cloned().map(Output::SendResign));
         }
         for (record, why) in gone {
             for address in &record.addresses {
                 self.remove(*address, out);
             }
-            let resigned = record.active && record.resign.is_some();
+            let resigned = record.active && !record.resign.is_empty();
             out.event(Event::Undone { vip: record.vip, resigned, addresses: record.addresses.len(), why });
         }
     }

@@ -44,7 +44,7 @@ pub(crate) fn only_shared_vips_are_touched() -> Verdict {
     let mut lab = Lab::new(&[254, 253], true);
     // lb0 runs another VIP, so "web" isn't shared.
     lab.hosts[0].config.vips[0].name = name("other");
-    lab.hosts[0].config.vips[0].vrrp.vrid = holdfast_vrrp::Vrid::new(11).expect("a vrid");
+    lab.hosts[0].config.vips[0].legs[0].vrid = holdfast_vrrp::Vrid::new(11).expect("a vrid");
     lab.hosts[0].config.vips[0].addresses[0].ip = "192.0.2.11".parse().expect("an address");
     lab.start(0);
     lab.start(1);

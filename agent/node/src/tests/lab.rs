@@ -6,7 +6,7 @@ use crate::drain::Intents;
 use crate::io::*;
 use crate::journal::{Event, Kind};
 use holdfast_statesync::SecretKey;
-use holdfast_vrrp::{AdvertInterval, Priority, Vrid};
+use holdfast_vrrp::{AdvertInterval, LegId, Priority, Vrid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ pub(crate) struct Host {
     pub present: bool,
     /// Address with mark and expiry.
     pub kernel: BTreeMap<(u32, IpAddr, u8), (bool, Option<Instant>)>,
-    pub sockets: BTreeSet<u32>,
+    pub sockets: BTreeSet<SocketKey>,
     pub probes: Probes,
     pub send_errno: Option<i32>,
     pub add_errno: Option<i32>,
@@ -55,11 +55,11 @@ pub(crate) struct Host {
 enum Ev {
     Packet(Vec<u8>),
     Datagram(SocketAddr, Vec<u8>),
-    Sent(VipId, Result<(), SendError>),
+    Sent(VipId, LegId, Result<(), SendError>),
     Done(Step, Result<(), StepError>),
     Addr(Address),
     AddrGone(u32, IpAddr, u8),
-    Probed(VipId, Ipv4Addr, ProbeOutcome),
+    Probed(VipId, IpAddr, ProbeOutcome),
     Check(CheckId, u64, bool),
     Expire,
 }
@@ -126,27 +126,23 @@ pub(crate) fn config(i: usize, priority: u8, keys: &[[u8; 32]]) -> Config {
             rise: 3,
             shared: false,
         }],
-        vips: vec![Vip {
-            name: name("web"),
-            addresses: vec![VipAddress { ip: VIP, prefix: 32, interface: eth0(), advertise: true }],
-            balancer: Some(BalancerId(0)),
-            checks: vec![CheckId(0)],
-            vrrp: VrrpConfig {
-                interface: eth0(),
-                vrid: Vrid::new(10).expect("a vrid"),
-                priority: Priority::from_wire(priority),
-                interval: AdvertInterval::from_cs(10).expect("an interval"),
-                preempt: true,
-            },
-            last_node: LastNode::Keep,
-        }],
+        vips: vec![Vip { balancers: vec![BalancerId(0)], checks: vec![CheckId(0)], ..vip("web", VIP, 10, priority) }],
         cluster: (!keys.is_empty()).then(|| Cluster {
             listen: channel_address(i),
             key_file: "/etc/key".into(),
             peers: peers.collect(),
         }),
         hooks: vec![],
+        fifo: None,
     }
+}
+
+/// A VIP of one IPv4 address on eth0.
+pub(crate) fn vip(vip: &str, ip: IpAddr, vrid: u8, priority: u8) -> Vip {
+    let address = VipAddress { ip, prefix: 32, interface: eth0(), advertise: true, derived: false };
+    let leg = Leg::multicast(eth0(), Vrid::new(vrid).expect("a vrid"), vec![ip]);
+    let interval = AdvertInterval::from_cs(10).expect("an interval");
+    Vip::single(name(vip), vec![address], vec![leg], VrrpConfig::new(Priority::from_wire(priority), interval))
 }
 
 pub(crate) fn packet(source: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
@@ -256,6 +252,7 @@ impl Lab {
             prefix: key.2,
             marked: *marked,
             secondary: false,
+            tentative: false,
         };
         self.hosts[i].kernel.iter().map(address).collect()
     }
@@ -490,17 +487,17 @@ impl Lab {
         }
         let host = &self.hosts[i];
         match ev {
-            Ev::Packet(p) if host.up && host.sockets.contains(&host.ifindex) => {
+            Ev::Packet(p) if host.up && host.sockets.iter().any(|s| s.ifindex == Some(host.ifindex)) => {
                 let ifindex = host.ifindex;
-                self.feed(i, Input::Vrrp { ifindex, packet: &p });
+                self.feed(i, Input::Vrrp { ifindex, packet: Packet::V4(&p) });
             }
             Ev::Packet(_) | Ev::Expire => {}
             Ev::Datagram(from, bytes) => self.feed(i, Input::Datagram { from, bytes: &bytes }),
-            Ev::Sent(vip, result) => self.feed(i, Input::AdvertSent { vip, result }),
+            Ev::Sent(vip, leg, result) => self.feed(i, Input::AdvertSent { vip, leg, result }),
             Ev::Done(step, result) => self.feed(i, Input::StepDone { step, result }),
             Ev::Addr(address) => self.feed(i, Input::Address(address)),
             Ev::AddrGone(ifindex, ip, prefix) => self.feed(i, Input::AddressGone { ifindex, ip, prefix }),
-            Ev::Probed(vip, target, outcome) => self.feed(i, Input::ArpProbed { vip, target, outcome }),
+            Ev::Probed(vip, target, outcome) => self.feed(i, Input::Probed { vip, target, outcome }),
             Ev::Check(check, sequence, good) => {
                 let error = CheckError { what: "connection refused".to_owned(), overdue: false };
                 let result = if good { Ok(()) } else { Err(error) };
@@ -527,18 +524,20 @@ impl Lab {
     fn execute(&mut self, i: usize, output: Output) {
         let at = self.at();
         match output {
-            Output::Advert { vip, source, payload, .. } => {
+            Output::Advert { vip, leg, source, packets, .. } => {
                 let host = &self.hosts[i];
                 let errno = host.send_errno.or_else(|| (!host.up).then_some(100));
                 let result = errno.map_or(Ok(()), |errno| Err(SendError { errno }));
                 if result.is_ok() && !self.mute.contains(&i) {
                     for p in 0..self.hosts.len() {
                         if p != i && !self.cut.contains(&(i, p)) {
-                            self.push(Duration::from_micros(100), p, Ev::Packet(packet(source, &payload)));
+                            let IpAddr::V4(source) = source else { continue };
+                            let payload = &packets[0].payload;
+                            self.push(Duration::from_micros(100), p, Ev::Packet(packet(source, payload)));
                         }
                     }
                 }
-                self.push(Duration::ZERO, i, Ev::Sent(vip, result));
+                self.push(Duration::ZERO, i, Ev::Sent(vip, leg, result));
             }
             Output::Datagram { to, bytes } => {
                 let peer = (0..self.hosts.len()).find(|p| channel_address(*p) == to);
@@ -547,8 +546,8 @@ impl Lab {
                 }
             }
             Output::Step(step) => self.step(i, step),
-            Output::ArpProbe { vip, target, tries, wait, .. } => {
-                let peer = (0..self.hosts.len()).find(|p| source(*p) == target);
+            Output::Probe { vip, target, tries, wait, .. } => {
+                let peer = (0..self.hosts.len()).find(|p| IpAddr::V4(source(*p)) == target);
                 let cut = |p: usize| self.cut.contains(&(i, p)) || self.cut.contains(&(p, i));
                 let answered = peer.is_some_and(|p| !cut(p) && self.hosts[p].up && self.hosts[i].up);
                 let after = if answered { Duration::from_micros(200) } else { wait * u32::from(tries) };
@@ -592,7 +591,14 @@ impl Lab {
                     None
                 } else {
                     host.kernel.insert((*ifindex, *ip, *prefix), (true, Some(now + *lifetime)));
-                    let a = Address { ifindex: *ifindex, ip: *ip, prefix: *prefix, marked: true, secondary: false };
+                    let a = Address {
+                        ifindex: *ifindex,
+                        ip: *ip,
+                        prefix: *prefix,
+                        marked: true,
+                        secondary: false,
+                        tentative: false,
+                    };
                     self.push(*lifetime, i, Ev::Expire);
                     Some(Ev::Addr(a))
                 }
@@ -608,14 +614,21 @@ impl Lab {
                 );
                 None
             }
-            Step::OpenVrrp { ifindex, .. } => {
-                host.sockets.insert(*ifindex);
+            Step::OpenVrrp { socket } => {
+                host.sockets.insert(*socket);
                 None
             }
-            Step::CloseVrrp { ifindex } => {
-                host.sockets.remove(ifindex);
+            Step::CloseVrrp { socket } => {
+                host.sockets.remove(socket);
                 None
             }
+            Step::AddRoute { .. }
+            | Step::RemoveRoute { .. }
+            | Step::AddRule { .. }
+            | Step::RemoveRule { .. }
+            | Step::Guard { .. }
+            | Step::AddVmac { .. }
+            | Step::RemoveVmac { .. } => None,
         };
         self.push(Duration::ZERO, i, Ev::Done(step, result));
         if let Some(event) = event {

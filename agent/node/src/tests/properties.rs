@@ -4,6 +4,7 @@ use super::lab::*;
 use crate::config::{BalancerId, CheckId, InterfaceName, VipId};
 use crate::io::*;
 use crate::{Input, Step};
+use holdfast_vrrp::{Family, LegId};
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -61,29 +62,32 @@ fn feed(lab: &mut Lab, wild: Wild) {
     let ip = |last: u8| IpAddr::V4(Ipv4Addr::new(192, 0, 2, last));
     let named = |known: bool| if known { eth0() } else { InterfaceName::new("eth1").expect("a name") };
     match wild {
-        Wild::Vrrp(ifindex, bytes) => lab.feed(0, Input::Vrrp { ifindex, packet: &bytes }),
+        Wild::Vrrp(ifindex, bytes) => lab.feed(0, Input::Vrrp { ifindex, packet: Packet::V4(&bytes) }),
         Wild::Advert(vrid, priority, from) => {
             let advert = holdfast_vrrp::wire::Advert {
+                version: holdfast_vrrp::Version::V3,
                 vrid: holdfast_vrrp::Vrid::new(vrid).expect("a vrid"),
                 priority: holdfast_vrrp::Priority::from_wire(priority),
                 interval: holdfast_vrrp::AdvertInterval::from_cs(10).expect("an interval"),
-                addresses: holdfast_vrrp::Addresses::new([Ipv4Addr::new(192, 0, 2, 10)]).expect("one"),
+                addresses: holdfast_vrrp::Addresses::new([VIP]).expect("one"),
             };
-            let packet = packet(Ipv4Addr::new(192, 0, 2, from), &advert.encode());
-            lab.feed(0, Input::Vrrp { ifindex: 2, packet: &packet });
+            let (source, group) = (Ipv4Addr::new(192, 0, 2, from), Ipv4Addr::new(224, 0, 0, 18));
+            let form = holdfast_vrrp::wire::ChecksumForm::Message;
+            let packet = packet(source, &advert.encode(form, source.into(), group.into()));
+            lab.feed(0, Input::Vrrp { ifindex: 2, packet: Packet::V4(&packet) });
         }
         Wild::Sent(vip, ok) => {
             let result = if ok { Ok(()) } else { Err(SendError { errno: 1 }) };
-            lab.feed(0, Input::AdvertSent { vip: VipId(vip), result });
+            lab.feed(0, Input::AdvertSent { vip: VipId(vip), leg: LegId(0), result });
         }
         Wild::Datagram(peer, bytes) => {
             let from = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 1, 0, peer)), 7712);
             lab.feed(0, Input::Datagram { from, bytes: &bytes });
         }
         Wild::Probed(vip, last, answered) => {
-            let target = Ipv4Addr::new(192, 0, 2, last);
+            let target = ip(last);
             let outcome = if answered { ProbeOutcome::Target } else { ProbeOutcome::Nobody };
-            lab.feed(0, Input::ArpProbed { vip: VipId(vip), target, outcome });
+            lab.feed(0, Input::Probed { vip: VipId(vip), target, outcome });
         }
         Wild::Link(ifindex, known, up) => {
             let link = Link { ifindex, name: named(known), up, mac: [0; 6], mtu: 1500 };
@@ -91,7 +95,7 @@ fn feed(lab: &mut Lab, wild: Wild) {
         }
         Wild::LinkGone(ifindex) => lab.feed(0, Input::LinkGone { ifindex }),
         Wild::Address(ifindex, last, prefix, marked) => {
-            let address = Address { ifindex, ip: ip(last), prefix, marked, secondary: false };
+            let address = Address { ifindex, ip: ip(last), prefix, marked, secondary: false, tentative: false };
             lab.feed(0, Input::Address(address));
         }
         Wild::AddressGone(ifindex, last, prefix) => {
@@ -105,8 +109,8 @@ fn feed(lab: &mut Lab, wild: Wild) {
                 0 => Step::AddAddress { ifindex, ip, prefix, lifetime: ms(2_000) },
                 1 => Step::RemoveAddress { ifindex, ip, prefix },
                 2 => Step::Announce { ifindex, ip },
-                3 => Step::OpenVrrp { ifindex, interface: eth0() },
-                _ => Step::CloseVrrp { ifindex },
+                3 => Step::OpenVrrp { socket: SocketKey { family: Family::V4, ifindex: Some(ifindex) } },
+                _ => Step::CloseVrrp { socket: SocketKey { family: Family::V4, ifindex: Some(ifindex) } },
             };
             let result = if ok { Ok(()) } else { Err(StepError { errno: 1, what: "no".to_owned() }) };
             lab.feed(0, Input::StepDone { step, result });

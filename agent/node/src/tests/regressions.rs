@@ -4,10 +4,10 @@ use super::lab::*;
 use crate::Node;
 use crate::config::BalancerId;
 use crate::drain::Intents;
-use crate::io::{BalancerState, Boot, Input, Output};
+use crate::io::{BalancerState, Boot, Input, Output, Packet};
 use crate::journal::Kind;
 use holdfast_statesync::message::{Fitness, Role};
-use holdfast_vrrp::State;
+use holdfast_vrrp::{LegId, State};
 use std::time::{Duration, Instant};
 
 fn fitness(lab: &Lab, i: usize) -> Fitness {
@@ -99,7 +99,8 @@ fn what_is_refused_costs_a_counter_and_no_turn() {
     let wake = node.poll_timeout();
     // Later than anything that is due: a turn would have much to say.
     let late = lab.now + Duration::from_secs(5);
-    let good = packet(source(9), node.vips[0].router.resign_payload());
+    let (_, resignation) = node.vips[0].router.resign_packets(LegId(0)).expect("it has a source");
+    let good = packet(source(9), &resignation[0].payload);
     let mut wrong_ttl = good.clone();
     wrong_ttl[8] = 254;
     let mut wrong_checksum = good.clone();
@@ -110,7 +111,7 @@ fn what_is_refused_costs_a_counter_and_no_turn() {
     let checksum = u16::from_be_bytes([good[26], good[27]]) - 1;
     unknown_vrid[26..28].copy_from_slice(&checksum.to_be_bytes());
     for garbage in [&good[..27], &wrong_ttl, &wrong_checksum, &unknown_vrid, &[]] {
-        node.handle(late, Input::Vrrp { ifindex: 2, packet: garbage });
+        node.handle(late, Input::Vrrp { ifindex: 2, packet: Packet::V4(garbage) });
         assert_eq!((node.poll_output(), node.poll_timeout()), (None, wake));
     }
     for from in ["10.1.0.2:7712", "10.1.0.99:7712"] {
@@ -144,9 +145,9 @@ fn the_last_word_of_an_owner_that_was_preempted_is_no_news() {
 #[test]
 fn a_conflict_that_nobody_asked_for_is_a_warning() {
     let mut lab = Lab::settled(&[254, 253], true);
-    let payload = lab.node(1).vips[0].router.resign_payload().to_vec();
-    let claimed = packet(source(1), &payload);
-    lab.feed(0, Input::Vrrp { ifindex: 2, packet: &claimed });
+    let (_, packets) = lab.node(1).vips[0].router.resign_packets(LegId(0)).expect("it has a source");
+    let claimed = packet(source(1), &packets[0].payload);
+    lab.feed(0, Input::Vrrp { ifindex: 2, packet: Packet::V4(&claimed) });
     assert!(lab.has(0, |k| matches!(k, Kind::Reasserted { .. })), "{}", lab.story());
 }
 

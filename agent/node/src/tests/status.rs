@@ -30,7 +30,10 @@ fn a_pair_that_belongs_together_has_no_warning() {
 
 #[test]
 fn a_vip_that_the_peer_knows_by_another_name_is_told_on_both() {
-    let lab = pair(|vip| vip.name = name("www"));
+    let lab = pair(|vip| {
+        vip.name = name("www");
+        vip.members[0].name = name("www");
+    });
     assert!(
         warned(&lab, 0, "lb1 says nothing of web") && warned(&lab, 1, "lb0 says nothing of www"),
         "{}",
@@ -40,13 +43,17 @@ fn a_vip_that_the_peer_knows_by_another_name_is_told_on_both() {
 
 #[test]
 fn another_vrid_shows_as_adverts_that_do_not_arrive() {
-    let lab = pair(|vip| vip.vrrp.vrid = Vrid::new(11).expect("a vrid"));
+    let lab = pair(|vip| vip.legs[0].vrid = Vrid::new(11).expect("a vrid"));
     assert!(warned(&lab, 1, "lb0 owns web, but its adverts don't arrive on eth0"), "{}", story(&lab));
 }
 
 #[test]
 fn other_addresses_under_the_same_vrid_are_told() {
-    let lab = pair(|vip| vip.addresses[0].ip = "192.0.2.99".parse().expect("an address"));
+    let lab = pair(|vip| {
+        let other = "192.0.2.99".parse().expect("an address");
+        vip.addresses[0].ip = other;
+        vip.legs[0].advertised = vec![other];
+    });
     assert!(warned(&lab, 1, "has other addresses for VRID 10 on eth0"), "{}", story(&lab));
 }
 

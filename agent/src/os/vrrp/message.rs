@@ -4,6 +4,7 @@
 //! Synchronous and on a bare descriptor, so that the keeper can send through its duplicates.
 
 use super::{Family, PACKET_MAX};
+pub use holdfast_node::io::Packet;
 use std::io;
 use std::mem::zeroed;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -27,24 +28,6 @@ pub struct Outgoing<'a> {
     pub destination: IpAddr,
     /// The VRRP message, checksum included.
     pub payload: &'a [u8],
-}
-
-/// A packet as it came, unchecked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Packet<'a> {
-    /// IPv4: with its header.
-    V4(&'a [u8]),
-    /// IPv6.
-    V6 {
-        /// Of the header.
-        source: Ipv6Addr,
-        /// Of the header; `::` if the kernel didn't say.
-        destination: Ipv6Addr,
-        /// Of the header; 0 if the kernel didn't say.
-        hop_limit: u8,
-        /// What follows the headers.
-        message: &'a [u8],
-    },
 }
 
 /// A packet and where it came in.

@@ -6,7 +6,7 @@ use super::*;
 fn a_balancer_that_dies_while_no_worker_lives_takes_its_vips_with_it_at_once() {
     let mut bench = Bench::working();
     bench.say(start_balancer(&["haproxy"], None));
-    bench.say(ToKeeper::Owner(VipRecord { balancer: Some("haproxy".to_owned()), ..record("web", 10, true) }));
+    bench.say(ToKeeper::Owner(VipRecord { balancers: vec!["haproxy".to_owned()], ..record("web", 10, true) }));
     bench.say(owner("other", 20, true));
     bench.crash();
     bench.run(ms(30));
@@ -21,7 +21,7 @@ fn a_balancer_that_dies_while_no_worker_lives_takes_its_vips_with_it_at_once() {
 fn a_crash_right_after_the_balancers_death_has_no_grace() {
     let mut bench = Bench::working();
     bench.say(start_balancer(&["haproxy"], None));
-    bench.say(ToKeeper::Owner(VipRecord { balancer: Some("haproxy".to_owned()), ..record("web", 10, true) }));
+    bench.say(ToKeeper::Owner(VipRecord { balancers: vec!["haproxy".to_owned()], ..record("web", 10, true) }));
     bench.answers = false;
     bench.input(Input::BalancerExited { name: "haproxy".to_owned(), what: "signal 11".to_owned() });
     bench.crash();
@@ -32,7 +32,7 @@ fn a_crash_right_after_the_balancers_death_has_no_grace() {
 fn a_balancer_that_dies_with_a_worker_alive_is_the_workers_business_and_is_started_again() {
     let mut bench = Bench::working();
     bench.say(start_balancer(&["haproxy"], None));
-    bench.say(ToKeeper::Owner(VipRecord { balancer: Some("haproxy".to_owned()), ..record("web", 10, true) }));
+    bench.say(ToKeeper::Owner(VipRecord { balancers: vec!["haproxy".to_owned()], ..record("web", 10, true) }));
     bench.input(Input::BalancerExited { name: "haproxy".to_owned(), what: "signal 11".to_owned() });
     assert_eq!(bench.times(removes(10)), [0; 0]);
     let told =

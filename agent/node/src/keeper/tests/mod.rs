@@ -146,7 +146,8 @@ fn address(n: u8) -> VipAddress {
 }
 
 fn resign(n: u8) -> Resign {
-    Resign { ifindex: 2, source: [10, 0, 0, 1].into(), payload: vec![n; 12] }
+    let group = [224, 0, 0, 18].into();
+    Resign { ifindex: 2, source: [10, 0, 0, 1].into(), destination: group, payload: vec![n; 12] }
 }
 
 fn record(vip: &str, n: u8, active: bool) -> VipRecord {
@@ -155,9 +156,9 @@ fn record(vip: &str, n: u8, active: bool) -> VipRecord {
         active,
         role_epoch: 7,
         addresses: vec![address(n)],
-        resign: active.then(|| resign(n)),
+        resign: if active { vec![resign(n)] } else { vec![] },
         interval: ms(100),
-        balancer: None,
+        balancers: vec![],
     }
 }
 
