@@ -93,4 +93,29 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn version_2_skews_by_the_second_whatever_the_interval() {
+        assert_eq!(skew_time_v2(Priority::from_wire(100)), Duration::from_micros(609_375));
+        assert_eq!(skew_time_v2(Priority::from_wire(255)), Duration::from_micros(3_906));
+    }
+
+    #[test]
+    fn jitter_is_shorter_than_a_step_of_priority_and_sets_neighbours_apart() {
+        let of = |low, cs| jitter(IpAddr::from([10, 0, 0, low]), AdvertInterval::from_cs(cs).unwrap());
+        // A step is 3906 µs at 1 s: 1, 2 and 3 reversed are 128, 64 and 192 of 256.
+        let us = |n| Duration::from_micros(n);
+        assert_eq!((of(1, 100), of(2, 100), of(3, 100)), (us(1_953), us(976), us(2_929)));
+        assert_eq!(of(0, 100), Duration::ZERO);
+        for cs in [1, 2, 10, 100, 4095] {
+            let interval = AdvertInterval::from_cs(cs).unwrap();
+            for p in 1..=254_u8 {
+                let step =
+                    skew_time(Priority::from_wire(p), interval) - skew_time(Priority::from_wire(p + 1), interval);
+                assert!(of(255, cs) < step, "at {interval}");
+            }
+        }
+        let v6 = IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 0xff01]);
+        assert_eq!(jitter(v6, AdvertInterval::DEFAULT), us(1_953), "the low byte, of either family");
+    }
 }

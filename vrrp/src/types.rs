@@ -413,6 +413,36 @@ mod tests {
     }
 
     #[test]
+    fn families_dont_mix() {
+        let both = [IpAddr::from([192, 0, 2, 1]), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+        assert_eq!(Addresses::new(both), Err(AddressesError::Mixed));
+        assert_eq!(Addresses::new([Ipv6Addr::LOCALHOST]).unwrap().family(), Family::V6);
+    }
+
+    #[test]
+    fn an_interval_of_version_2_is_1_to_255_whole_seconds() {
+        assert_eq!(AdvertInterval::from_seconds(1), Ok(AdvertInterval::DEFAULT));
+        assert_eq!(AdvertInterval::from_seconds(255), Ok(AdvertInterval::MAX_V2));
+        assert_eq!(AdvertInterval::from_seconds(0), Err(IntervalError::Range { given: Duration::ZERO }));
+        for (cs, v2, v3) in [(100, true, true), (150, false, true), (40, false, true), (4000, true, true)] {
+            let interval = AdvertInterval::from_cs(cs).unwrap();
+            assert_eq!((interval.fits(Version::V2), interval.fits(Version::V3)), (v2, v3), "{interval}");
+        }
+        assert!(!AdvertInterval::MAX_V2.fits(Version::V3));
+        for seconds in 1..=255 {
+            assert_eq!(AdvertInterval::from_seconds(seconds).unwrap().seconds(), Some(seconds));
+        }
+    }
+
+    #[test]
+    fn the_derived_addresses_are_those_of_the_virtual_mac() {
+        let vrid = Vrid::new(254).unwrap();
+        assert_eq!(link_local(vrid).to_string(), "fe80::200:5eff:fe00:2fe");
+        assert_eq!(virtual_mac(Family::V4, vrid), [0, 0, 0x5e, 0, 1, 254]);
+        assert_eq!(virtual_mac(Family::V6, vrid), [0, 0, 0x5e, 0, 2, 254]);
+    }
+
+    #[test]
     fn the_order_of_addresses_means_nothing_but_their_number_does() {
         let of = |last: &[u8]| {
             Addresses::new(last.iter().map(|n| Ipv4Addr::new(192, 0, 2, *n)).collect::<Vec<_>>()).unwrap()

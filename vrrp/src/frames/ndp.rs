@@ -192,3 +192,91 @@ fn link_address(mut options: &[u8], wanted: u8) -> Option<Option<Mac>> {
     }
     options.is_empty().then_some(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Mac = [2, 0, 0, 0, 0, 1];
+    const OUR_IP: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+    const VIP: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0x1234, 0x5678);
+
+    /// A valid frame with one byte changed and the checksum put right again.
+    fn changed(mut frame: Vec<u8>, at: usize, value: u8) -> Vec<u8> {
+        frame[at] = value;
+        let source = Ipv6Addr::from(<[u8; 16]>::try_from(&frame[22..38]).unwrap());
+        let destination = Ipv6Addr::from(<[u8; 16]>::try_from(&frame[38..54]).unwrap());
+        let sum = checksum(&Icmpv6Packet::new(&frame[54..]).unwrap(), &source, &destination);
+        frame[56..58].copy_from_slice(&sum.to_be_bytes());
+        frame
+    }
+
+    #[test]
+    fn an_unsolicited_advertisement_tells_all_nodes_and_overrides() {
+        let frame = unsolicited_na(US, VIP);
+        assert_eq!(frame[..6], [0x33, 0x33, 0, 0, 0, 1]);
+        assert_eq!(frame[6..12], US);
+        assert_eq!(frame[21], 255, "hop limit");
+        assert_eq!(frame[38..54], ALL_NODES.octets());
+        assert_eq!(frame[54], 136);
+        let kind = Kind::Advertisement { router: true, solicited: false, overrides: true };
+        let na = parse_na(&frame).unwrap();
+        assert_eq!(na, Neighbour { kind, source: VIP, target: VIP, mac: Some(US) });
+        assert!(na.answers(VIP));
+        assert!(!na.answers(OUR_IP));
+    }
+
+    #[test]
+    fn a_solicitation_asks_the_group_of_its_target() {
+        let frame = neighbour_solicitation(US, OUR_IP, VIP);
+        assert_eq!(frame[..6], [0x33, 0x33, 0xff, 0x34, 0x56, 0x78]);
+        assert_eq!(frame[38..54], "ff02::1:ff34:5678".parse::<Ipv6Addr>().unwrap().octets());
+        let asked = Neighbour { kind: Kind::Solicitation, source: OUR_IP, target: VIP, mac: Some(US) };
+        assert_eq!(parse_nd(&frame), Some(asked));
+        assert!(!asked.answers(VIP), "a question is no answer");
+        assert_eq!(parse_na(&frame), None);
+    }
+
+    #[test]
+    fn what_is_no_valid_neighbour_message_is_nothing() {
+        let na = || unsolicited_na(US, VIP).to_vec();
+        // (offset, value): ethertype, version, next header, hop limit, from a group, type, code, target a group,
+        // option of length 0, option beyond the end.
+        for (at, value) in [
+            (12, 8),
+            (14, 0x40),
+            (20, 17),
+            (21, 254),
+            (22, 0xff),
+            (54, 134),
+            (55, 1),
+            (62, 0xff),
+            (79, 0),
+            (79, 2),
+            (79, 32),
+            (79, 255),
+        ] {
+            assert_eq!(parse_nd(&changed(na(), at, value)), None, "byte {at} = {value}");
+        }
+        let mut wrong = na();
+        wrong[60] ^= 1;
+        assert_eq!(parse_nd(&wrong), None, "a bit, and the checksum as it was");
+        assert!(parse_nd(&changed(na(), 60, 0)).is_some(), "the change itself leaves a valid frame");
+    }
+
+    #[test]
+    fn an_option_of_another_type_is_skipped() {
+        let other = changed(unsolicited_na(US, VIP).to_vec(), 78, 14);
+        assert_eq!(parse_na(&other).unwrap().mac, None);
+    }
+
+    #[test]
+    fn a_frame_cut_short_anywhere_is_nothing_and_padding_is_tolerated() {
+        let mut frame = unsolicited_na(US, VIP).to_vec();
+        for length in 0..ND_FRAME_LEN {
+            assert_eq!(parse_nd(&frame[..length]), None, "{length} bytes");
+        }
+        frame.resize(120, 0xa5);
+        assert!(parse_nd(&frame).is_some());
+    }
+}
