@@ -2,13 +2,13 @@
 
 mod common;
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use common::clause::*;
-use common::{advert, config, cs, host, ms, prio, time_zero, us};
+use common::{advert, config, cs, heard, host, ms, prio, resume, time_zero, us};
 use holdfast_vrrp::router::{Notice, Reason};
 use holdfast_vrrp::wire::Advert;
-use holdfast_vrrp::{Addresses, Input, Router, State};
+use holdfast_vrrp::{Addresses, Router, State};
 
 #[test]
 fn initialize_follows_6_4_1() {
@@ -187,7 +187,7 @@ fn backup_follows_6_4_2() {
         without_preempt(clause(
             "6.4.2",
             "a lower priority re-arms when Preempt_Mode is false",
-            backup(100, &[(900, In::Advert(HIGH, 1, 100))]),
+            backup(100, &[(900, In::Advert(HIGH, 2, 100))]),
             vec![],
             Backup,
             down_100(),
@@ -346,14 +346,14 @@ fn active_follows_6_4_3() {
 #[test]
 fn addresses_compare_as_numbers_in_network_order() {
     let zero = time_zero();
-    let of = |source: [u8; 4]| Ipv4Addr::from(source);
+    let of = |source: [u8; 4]| IpAddr::from(source);
     for (ours, theirs) in
         [([10, 0, 0, 9], [10, 0, 0, 10]), ([9, 255, 255, 255], [10, 0, 0, 0]), ([100, 0, 0, 1], [192, 0, 0, 1])]
     {
         let run = |ours, theirs| {
             let mut router = Router::new(config(cs(100), true), zero);
-            router.handle(zero, Input::Resume { priority: prio(100), source: ours });
-            router.handle(zero, Input::Advert { source: theirs, advert: &advert(100, 100) });
+            resume(&mut router, zero, ours, 100);
+            router.handle(zero, heard(theirs, &advert(100, 100)));
             router.state()
         };
         assert_eq!(run(of(ours), of(theirs)), State::Backup, "{ours:?} loses to {theirs:?}");

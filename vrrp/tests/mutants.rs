@@ -6,15 +6,17 @@ mod common;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use common::{Lan, advert, config, cs, drain, host, ms, prio, time_zero};
+use common::{
+    Lan, advert, config, cs, drain, heard, host, leg, leg6, member, ms, prio, resume, start, time_zero, with_legs,
+};
 use holdfast_vrrp::mutants::{NAMES, off, with_off};
-use holdfast_vrrp::wire::{Advert, MULTICAST_GROUP, TTL, VRRP_PROTOCOL, decode_packet};
-use holdfast_vrrp::{Input, Output, Router, State};
+use holdfast_vrrp::wire::{Advert, AdvertError, ChecksumForm, Received, TTL, VRRP_PROTOCOL, decode_v4};
+use holdfast_vrrp::{Family, Input, Output, Router, RouterConfig, State, Transport};
 
 /// A guard's name, and the behaviour that it stands for.
 type Check = (&'static str, fn() -> bool);
 
-const CHECKS: [Check; 7] = [
+const CHECKS: [Check; 13] = [
     ("ttl-check", a_packet_from_beyond_the_segment_is_refused),
     ("checksum", a_packet_with_a_flipped_bit_is_refused),
     ("last-advert-of-the-loser", the_winner_of_a_healed_partition_announces_again),
@@ -22,6 +24,12 @@ const CHECKS: [Check; 7] = [
     ("tie-break", equal_priorities_end_with_one_active),
     ("resign-on-stop", a_shut_down_active_is_replaced_within_a_skew),
     ("advert-burst", a_late_timer_sends_one_advert),
+    ("min-ttl", a_peer_beyond_one_router_more_is_refused),
+    ("unicast-peers", a_stranger_is_refused),
+    ("preempt-delay", a_lower_active_is_left_alone_for_a_while),
+    ("last-resort-yield", a_node_that_failed_yields_without_preemption),
+    ("lead-leg-tie-break", equals_are_decided_on_one_leg_only),
+    ("checksum-auto", a_peer_is_answered_in_its_own_checksum),
 ];
 
 #[test]
@@ -41,24 +49,23 @@ fn every_check_holds_with_its_guard_and_fails_without_it() {
 
 fn packet(ttl: u8, message: &[u8]) -> Vec<u8> {
     let total = u8::try_from(20 + message.len()).unwrap();
-    let mut packet = vec![0x45, 0xc0, 0, total, 0, 1, 0, 0, ttl, VRRP_PROTOCOL, 0, 0, 10, 0, 0, 1];
-    packet.extend(MULTICAST_GROUP.octets());
+    let mut packet = vec![0x45, 0xc0, 0, total, 0, 1, 0, 0, ttl, VRRP_PROTOCOL, 0, 0, 10, 0, 0, 1, 224, 0, 0, 18];
     packet.extend(message);
     packet
 }
 
 fn message() -> Vec<u8> {
-    Advert::encode(&advert(254, 10))
+    Advert::encode(&advert(254, 10), ChecksumForm::Message, host(1), Family::V4.group())
 }
 
 fn a_packet_from_beyond_the_segment_is_refused() -> bool {
-    decode_packet(&packet(TTL - 1, &message())).is_err()
+    decode_v4(&packet(TTL - 1, &message())).is_err()
 }
 
 fn a_packet_with_a_flipped_bit_is_refused() -> bool {
     let mut message = message();
     message[2] ^= 1;
-    decode_packet(&packet(TTL, &message)).is_err()
+    decode_v4(&packet(TTL, &message)).is_err()
 }
 
 fn split_pair() -> Lan {
@@ -89,9 +96,9 @@ fn the_winner_of_a_healed_partition_announces_again() -> bool {
 fn a_partition_heals_at_once() -> bool {
     let now = time_zero();
     let mut router = Router::new(config(cs(10), true), now);
-    router.handle(now, Input::Resume { priority: prio(254), source: host(1) });
+    resume(&mut router, now, host(1), 254);
     drain(&mut router);
-    router.handle(now, Input::Advert { source: host(2), advert: &advert(253, 10) });
+    router.handle(now, heard(host(2), &advert(253, 10)));
     let outputs = drain(&mut router);
     matches!(outputs[..], [Output::Send { .. }, Output::Reassert(_)])
 }
@@ -119,4 +126,77 @@ fn a_late_timer_sends_one_advert() -> bool {
     lan.thaw(0, false);
     lan.run_for(ms(1));
     lan.sent(0).len() == 1
+}
+
+/// An advert of host 2, as it came from a unicast peer.
+fn from_peer(ttl: u8) -> Received {
+    let advert = advert(254, 10);
+    Received { source: host(2), destination: host(1), ttl, advert, checksum: ChecksumForm::Message }
+}
+
+fn a_peer_beyond_one_router_more_is_refused() -> bool {
+    let transport = Transport::Unicast { peers: vec![host(2)], min_ttl: 254 };
+    assert_eq!(transport.accept(&from_peer(254)), Ok(()));
+    transport.accept(&from_peer(253)) == Err(AdvertError::TtlBelowMinimum { ttl: 253, min: 254 })
+}
+
+fn a_stranger_is_refused() -> bool {
+    let transport = Transport::Unicast { peers: vec![host(3)], min_ttl: 1 };
+    transport.accept(&from_peer(255)) == Err(AdvertError::UnknownPeer(host(2)))
+}
+
+/// A Backup at 254 that hears an Active at this priority each interval, from its start on, for 3 s.
+fn hears(priority: u8, config: RouterConfig) -> State {
+    let zero = time_zero();
+    let mut router = Router::new(config, zero);
+    start(&mut router, zero, host(1), 254);
+    for at in (0..3_000).step_by(100).map(ms) {
+        router.handle(zero + at, heard(host(2), &advert(priority, 10)));
+        router.handle(zero + at, Input::Timer);
+    }
+    router.state()
+}
+
+fn a_lower_active_is_left_alone_for_a_while() -> bool {
+    let with_delay = |ms_| RouterConfig { preempt_delay: ms(ms_), ..config(cs(10), true) };
+    assert_eq!(hears(253, with_delay(1_000)), State::Active, "and not longer");
+    hears(253, with_delay(10_000)) == State::Backup
+}
+
+fn a_node_that_failed_yields_without_preemption() -> bool {
+    assert_eq!(hears(2, config(cs(10), false)), State::Backup);
+    hears(1, config(cs(10), false)) == State::Active
+}
+
+/// The addresses of the two hosts are in opposite order on the two legs.
+fn equals_are_decided_on_one_leg_only() -> bool {
+    let legs = || with_legs(vec![leg(), member(11)], cs(10));
+    let mut lan = Lan::new().addresses(|n, at, _| host(if at == 0 { n } else { 10 - n }));
+    lan = lan.started(100, legs()).started(100, legs());
+    lan.split(0, 1);
+    lan.run_for(ms(1_000));
+    assert_eq!(lan.actives(), [0, 1]);
+    lan.heal();
+    lan.forget();
+    lan.run_for(ms(150));
+    lan.actives() == [1] && lan.transitions().len() == 1
+}
+
+fn a_peer_is_answered_in_its_own_checksum() -> bool {
+    let now = time_zero();
+    let mut router = Router::new(with_legs(vec![leg(), leg6()], cs(10)), now);
+    common::give_sources(&mut router, now, |at| if at == 0 { host(1) } else { common::host6(1) });
+    router.handle(now, Input::Resume { priority: prio(254) });
+    let advert = advert(253, 10);
+    let form = ChecksumForm::PseudoHeader;
+    drain(&mut router);
+    router.handle(now, Input::Advert { leg: common::LEG, source: host(2), advert: &advert, form });
+    let outputs = drain(&mut router);
+    let packets = outputs.iter().find_map(|output| match output {
+        Output::Send { packets, .. } => Some(packets),
+        _ => None,
+    });
+    let packets = packets.expect("a losing advert is answered");
+    let group = Family::V4.group();
+    holdfast_vrrp::wire::decode_message(&packets[0].payload, host(1), group).unwrap().1 == form
 }

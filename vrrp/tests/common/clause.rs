@@ -1,14 +1,14 @@
 //! One row per rule. Each row starts a router, feeds it inputs, and looks at what the last input made it do, which
 //! state it is in, and when its timer is due (counted from the last input).
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use holdfast_vrrp::router::{Notice, Reason, ReassertReason, Transition};
 use holdfast_vrrp::wire::Advert;
-use holdfast_vrrp::{Input, Output, Router, State};
+use holdfast_vrrp::{ChecksumForm, Input, LegId, Output, Router, State};
 
-use super::{advert, config, cs, decoded, drain, host, ms, prio, time_zero, us};
+use super::{LEG, advert, config, cs, drain, heard, host, ms, prio, resume, sent, start, time_zero, us};
 
 /// Every router here is host 5, has an interval of 1 s and, unless a row says so, preempts.
 pub(crate) const SELF: u8 = 5;
@@ -23,9 +23,11 @@ pub(crate) enum In {
     /// From host, priority, interval in cs.
     Advert(u8, u8, u16),
     AdvertOf(u8, Advert),
+    /// From a source, on a leg, with a checksum.
+    AdvertAt(IpAddr, u16, Advert, ChecksumForm),
     Timer,
     Priority(u8),
-    Source(Ipv4Addr),
+    Source(IpAddr),
     Resign,
     Promote,
     Yield,
@@ -37,7 +39,7 @@ pub(crate) enum In {
 pub(crate) enum Out {
     /// An advert with this priority.
     Sent(u8),
-    SentFrom(Ipv4Addr, u8),
+    SentFrom(IpAddr, u8),
     To(State, Reason),
     Reassert(ReassertReason),
     Notice(Notice),
@@ -56,16 +58,17 @@ pub(crate) struct Clause {
 
 pub(crate) fn feed(router: &mut Router, now: Instant, input: In) {
     match input {
-        In::Start(p) => router.handle(now, Input::Start { priority: prio(p), source: host(SELF) }),
-        In::Resume(p) => router.handle(now, Input::Resume { priority: prio(p), source: host(SELF) }),
+        In::Start(p) => start(router, now, host(SELF), p),
+        In::Resume(p) => resume(router, now, host(SELF), p),
         In::Stop => router.handle(now, Input::Stop),
-        In::Advert(from, p, interval) => {
-            router.handle(now, Input::Advert { source: host(from), advert: &advert(p, interval) });
+        In::Advert(from, p, interval) => router.handle(now, heard(host(from), &advert(p, interval))),
+        In::AdvertOf(from, advert) => router.handle(now, heard(host(from), &advert)),
+        In::AdvertAt(source, leg, advert, form) => {
+            router.handle(now, Input::Advert { leg: LegId(leg), source, advert: &advert, form });
         }
-        In::AdvertOf(from, advert) => router.handle(now, Input::Advert { source: host(from), advert: &advert }),
         In::Timer => router.handle(now, Input::Timer),
         In::Priority(p) => router.handle(now, Input::Priority(prio(p))),
-        In::Source(source) => router.handle(now, Input::Source(source)),
+        In::Source(source) => router.handle(now, Input::Source { leg: LEG, source }),
         In::Resign => router.handle(now, Input::Resign),
         In::Promote => router.handle(now, Input::Promote),
         In::Yield => router.handle(now, Input::Yield),
@@ -76,10 +79,11 @@ pub(crate) fn feed(router: &mut Router, now: Instant, input: In) {
 
 pub(crate) fn seen(output: Output) -> Out {
     match output {
-        Output::Send { source, payload } => {
-            let priority = decoded(source, &payload).priority.get();
-            if source == host(SELF) { Out::Sent(priority) } else { Out::SentFrom(source, priority) }
-        }
+        Output::Send { .. } => match sent(&[output])[..] {
+            [(_, source, priority)] if source == host(SELF) => Out::Sent(priority),
+            [(_, source, priority)] => Out::SentFrom(source, priority),
+            ref other => unreachable!("one output is one advert: {other:?}"),
+        },
         Output::Transition(Transition { to, reason, .. }) => Out::To(to, reason),
         Output::Reassert(reason) => Out::Reassert(reason),
         Output::Notice(notice) => Out::Notice(notice),
