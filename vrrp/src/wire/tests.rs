@@ -117,8 +117,11 @@ fn v6(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     checksummed(message, ChecksumForm::PseudoHeader, SOURCE6.into(), GROUP6.into())
 }
 
-/// The same for IPv6: (what, source, destination, hop limit, message, refusal).
-fn refusals_v6() -> Vec<(&'static str, Ipv6Addr, Ipv6Addr, u8, Vec<u8>, AdvertError)> {
+/// What, source, destination, hop limit, message, refusal.
+type RowV6 = (&'static str, Ipv6Addr, Ipv6Addr, u8, Vec<u8>, AdvertError);
+
+/// The same for IPv6.
+fn refusals_v6() -> Vec<RowV6> {
     use AdvertError as E;
     let sent = |message| (SOURCE6, GROUP6, TTL, message);
     let plain = checksummed(v6(|_| {}), ChecksumForm::Message, SOURCE6.into(), GROUP6.into());

@@ -5,14 +5,15 @@ pub(crate) mod clause;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use holdfast_vrrp::router::{Reason, Transition};
 use holdfast_vrrp::types::link_local;
 use holdfast_vrrp::wire::{Advert, Received, TTL, decode_message};
 use holdfast_vrrp::{
-    Addresses, AdvertInterval, ChecksumForm, ChecksumMode, Family, Input, LegConfig, LegId, Output, Priority, Router,
-    RouterConfig, State, Transport, Version, Vrid,
+    Addresses, AdvertInterval, ChecksumForm, ChecksumMode, Family, Input, LegConfig, LegId, Output, Packet, Priority,
+    Router, RouterConfig, State, Transport, Version, Vrid,
 };
 
 pub(crate) const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
@@ -145,6 +146,30 @@ pub(crate) fn sent(outputs: &[Output]) -> Vec<(u16, IpAddr, u8)> {
 
 pub(crate) fn drain(router: &mut Router) -> Vec<Output> {
     std::iter::from_fn(|| router.poll_output()).collect()
+}
+
+/// What is in the adverts among these outputs.
+pub(crate) fn packets(outputs: &[Output]) -> Vec<Arc<[Packet]>> {
+    let packets = |output: &Output| match output {
+        Output::Send { packets, .. } => Some(Arc::clone(packets)),
+        _ => None,
+    };
+    outputs.iter().filter_map(packets).collect()
+}
+
+/// An advert heard on this leg.
+pub(crate) fn on(leg: u16, source: IpAddr, advert: &Advert) -> Input<'_> {
+    Input::Advert { leg: LegId(leg), source, advert, form: ChecksumForm::Message }
+}
+
+/// A router that is host 5 on all legs, Active at priority 100, its first outputs taken.
+pub(crate) fn active(config: RouterConfig, now: Instant) -> Router {
+    let mut router = Router::new(config, now);
+    let families: Vec<_> = router.config().legs.iter().map(LegConfig::family).collect();
+    give_sources(&mut router, now, |at| if families[at] == Family::V4 { host(5) } else { host6(5) });
+    router.handle(now, Input::Resume { priority: prio(100) });
+    drain(&mut router);
+    router
 }
 
 /// A small seeded generator (xorshift64*): the same seed always loses the same packets.
