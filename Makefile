@@ -14,12 +14,12 @@ help: ## this list
 setup: ## install what tests need (Debian 12, root)
 	tests/setup.sh
 
-binaries: ## the agent and the drill program, as drills run them
-	$(CARGO) build --locked --profile $(DRILL_PROFILE) -p holdfast -p holdfast-lab
+binaries: ## the agent and the drill programs, as drills run them
+	$(CARGO) build --locked --profile $(DRILL_PROFILE) -p holdfast -p holdfast-lab -p holdfast-interop
 
 demo: ## a pair in namespaces: the balancer is killed, the address moves, the client's view is printed
 	tests/setup.sh demo
-	$(MAKE) --no-print-directory binaries
+	$(CARGO) build --locked --profile $(DRILL_PROFILE) -p holdfast -p holdfast-lab
 	$(BIN)/holdfast-drill demo
 
 test: ## the CI tier of all tests: sets up, lints, unit tests, then drills

@@ -4,10 +4,10 @@ use crate::{checked, holdfast};
 use anyhow::{Context, Result, bail};
 use holdfast_lab::fabric::{Fabric, Lb, VIP, VRID, wait_for};
 use holdfast_lab::netns::Netns;
-use holdfast_lab::process::Proc;
+use holdfast_lab::process::{Proc, children, kill_pid};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
@@ -31,17 +31,25 @@ impl Agent {
     /// # Errors
     /// There is no binary, or it doesn't answer within 10 s.
     pub fn start(fabric: &Fabric, lb: Lb, priority: u8) -> Result<Self> {
-        let program = holdfast()?;
-        let path = |what: &str| fabric.directory().join(format!("{}-{what}", lb.name())).display().to_string();
         let toml = format!(
             "[node]\nname = \"{}\"\n\n[[vip]]\nname = \"web\"\naddresses = [\"{VIP}/32\"]\n\
              vrrp = {{ interface = \"eth0\", vrid = {VRID}, priority = {priority}, interval = \"100ms\" }}\n",
             lb.name()
         );
+        Self::start_with(&fabric.lb(lb), lb, fabric.directory(), &toml)
+    }
+
+    /// Starts one with that configuration; its files lie in `directory` with the host's name first.
+    ///
+    /// # Errors
+    /// There is no binary, or it doesn't answer within 10 s.
+    pub fn start_with(ns: &Netns, lb: Lb, directory: &Path, toml: &str) -> Result<Self> {
+        let program = holdfast()?;
+        let path = |what: &str| directory.join(format!("{}-{what}", lb.name())).display().to_string();
         std::fs::write(path("holdfast.toml"), toml)?;
         let [config, run, state] = ["holdfast.toml", "run", "state"].map(path);
         let places = ["--config", &config, "--runtime-dir", &run, "--state-dir", &state].map(str::to_owned).to_vec();
-        let ns = fabric.lb(lb);
+        let ns = ns.clone();
         let mut command = ns.command(&program);
         command.arg("run").args(&places);
         let keeper = Proc::start("holdfast", command, path("holdfast.log").as_ref())?;
@@ -51,6 +59,12 @@ impl Agent {
             bail!("no answer from the agent: {}", std::fs::read_to_string(agent.keeper.log()).unwrap_or_default());
         }
         Ok(agent)
+    }
+
+    /// SIGKILL for the keeper and all that it started, the worker first.
+    pub fn kill(mut self) {
+        children(self.keeper.pid()).into_iter().for_each(|child| kill_pid(child.pid));
+        self.keeper.kill();
     }
 
     /// Runs a client command.

@@ -10,10 +10,12 @@
 pub mod agent;
 pub mod docs;
 pub mod host;
+pub mod mixed;
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::sync::OnceLock;
 
 /// The top of the tree.
 #[must_use]
@@ -22,11 +24,29 @@ pub fn tree() -> PathBuf {
     here.ancestors().nth(2).unwrap_or(here).to_owned()
 }
 
-/// The agent under test: `HOLDFAST_BIN`, else the newest of the drill and the everyday build.
+/// What [`use_binary`] was told.
+static BINARY: OnceLock<PathBuf> = OnceLock::new();
+
+/// Says which agent [`holdfast`] gives, whatever the environment says.
+///
+/// # Errors
+/// There is no such file.
+pub fn use_binary(given: Option<&Path>) -> Result<()> {
+    if let Some(given) = given {
+        let given = given.canonicalize().with_context(|| given.display().to_string())?;
+        BINARY.get_or_init(|| given);
+    }
+    Ok(())
+}
+
+/// The agent under test: [`use_binary`]'s, `HOLDFAST_BIN`, else the newest of the drill and the everyday build.
 ///
 /// # Errors
 /// There is none; the text says how to build one.
 pub fn holdfast() -> Result<PathBuf> {
+    if let Some(told) = BINARY.get() {
+        return Ok(told.clone());
+    }
     if let Some(given) = std::env::var_os("HOLDFAST_BIN") {
         let given = PathBuf::from(given);
         return given.canonicalize().with_context(|| format!("HOLDFAST_BIN={}", given.display()));

@@ -22,6 +22,7 @@ pub mod figures;
 pub mod forward;
 pub mod garbage;
 pub mod idle;
+pub mod interop;
 pub mod load;
 pub mod metrics;
 pub mod netns;

@@ -7,7 +7,7 @@ use crate::record::Provenance;
 use crate::report::Report;
 use crate::run::{Options, drill, drill_more};
 use crate::subject::SubjectKind;
-use crate::{calibrate, env, garbage, idle, residue, startstop};
+use crate::{calibrate, env, garbage, idle, interop, residue, startstop};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -30,6 +30,8 @@ enum Kind {
     Garbage,
     /// What an idle agent costs.
     Idle,
+    /// Real peers as the other end, by `holdfast-interop`.
+    Interop,
 }
 
 impl Kind {
@@ -41,6 +43,7 @@ impl Kind {
             Self::StartStop => "start-stop",
             Self::Garbage => "garbage",
             Self::Idle => "idle",
+            Self::Interop => "interop",
         }
     }
 }
@@ -79,7 +82,7 @@ struct Piece {
     subject: SubjectKind,
     #[serde(default)]
     channel: Channel,
-    /// drill, twin: valid runs wanted.
+    /// drill, twin: valid runs wanted; interop: rounds.
     #[serde(default = "one")]
     repeat: usize,
     /// drill, twin: when an expectation failed, so many more runs; all of them count.
@@ -100,6 +103,9 @@ struct Piece {
     /// idle: how many VIPs.
     #[serde(default)]
     vips: Vec<u8>,
+    /// interop: pairs without Holdfast as well.
+    #[serde(default)]
+    baselines: bool,
 }
 
 fn one() -> usize {
@@ -315,7 +321,7 @@ fn parts(p: &Piece) -> Result<Vec<Part>> {
             let vips = if p.vips.is_empty() { &[1][..] } else { &p.vips[..] };
             vips.iter().map(|&v| whole(p.channel != Channel::No, v, format!("{}, {v} VIPs", p.name))).collect()
         }
-        Kind::Calibrate | Kind::StartStop => vec![whole(false, 1, p.name.clone())],
+        Kind::Calibrate | Kind::StartStop | Kind::Interop => vec![whole(false, 1, p.name.clone())],
     })
 }
 
@@ -355,6 +361,11 @@ fn attempt(part: &Part, p: &Piece, tier: &Tier) -> Result<Unit> {
         Kind::Idle => {
             let cost = idle::idle(&o, part.vips, p.seconds)?;
             Unit::new(name, true, cost.text(), String::new(), cost.json())
+        }
+        Kind::Interop => {
+            let rounds = interop::Rounds { rounds: p.repeat, strict: p.strict, baselines: p.baselines };
+            let matrix = interop::run(&env::holdfast(o.holdfast.as_deref())?, &rounds)?;
+            Unit::new(name, matrix.pass, matrix.note, String::new(), matrix.json)
         }
     })
 }

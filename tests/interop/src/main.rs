@@ -1,0 +1,80 @@
+//! `holdfast-interop`: the matrix of mixed pairs, every cell through every scenario.
+
+#![forbid(unsafe_code)]
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use holdfast_interop::mixed::cell::{Cell, matrix};
+use holdfast_interop::mixed::runner::{Done, Options, cells};
+use holdfast_interop::mixed::scenario::Limits;
+use holdfast_interop::mixed::table::{line, table, unit};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Real peers as the other end, in both roles.
+#[derive(Debug, Parser)]
+#[command(name = "holdfast-interop")]
+struct Arguments {
+    /// Rounds for each cell
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Cells side by side
+    #[arg(long, default_value_t = 8)]
+    jobs: usize,
+    /// Only cells whose name has all of these in it
+    #[arg(long)]
+    cell: Vec<String>,
+    /// Pairs without Holdfast as well: what fails there is the peers' or the harness's doing
+    #[arg(long)]
+    baselines: bool,
+    /// Cells that wait for something in the agent as well
+    #[arg(long)]
+    waiting: bool,
+    /// Against the figures themselves, not CI's wider limits; nothing is run a second time
+    #[arg(long)]
+    strict: bool,
+    /// A line for each step
+    #[arg(long)]
+    verbose: bool,
+    /// The agent's binary [default: HOLDFAST_BIN, else the newest build]
+    #[arg(long)]
+    holdfast: Option<PathBuf>,
+    /// Where the results go as JSON
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+fn main() -> Result<ExitCode> {
+    let a = Arguments::parse();
+    holdfast_interop::use_binary(a.holdfast.as_deref())?;
+    holdfast_lab::env::require_basics()?;
+    holdfast_lab::residue::remove_on_signal()?;
+    let chosen = matrix(a.baselines).into_iter().filter(|c| a.cell.iter().all(|part| c.to_string().contains(part)));
+    let (run, wait): (Vec<Cell>, Vec<Cell>) = chosen.partition(|c| a.waiting || c.waits().is_none());
+    let o = Options {
+        rounds: a.rounds,
+        jobs: a.jobs,
+        limits: if a.strict { Limits::Strict } else { Limits::Wide },
+        again: !a.strict,
+        verbose: a.verbose,
+    };
+    let all = cells(&run, &o, |done| {
+        println!("{}", line(done));
+        done.failures.iter().for_each(|f| println!("{f}"));
+    });
+    println!("{}", table(&all));
+    wait.iter().for_each(|c| println!("waits {c}: {}", c.waits().unwrap_or_default()));
+    let failed = all.iter().filter(|d| d.skipped.is_none() && !d.pass()).count();
+    let passed = all.iter().filter(|d: &&Done| d.pass()).count();
+    let skipped = all.len() - passed - failed;
+    let note = format!("{passed} cells passed, {failed} failed, {skipped} skipped, {} wait", wait.len());
+    if let Some(file) = &a.json {
+        let cells: Vec<_> = all.iter().map(unit).collect();
+        let waiting: Vec<_> = wait.iter().map(ToString::to_string).collect();
+        let document = json!({"note": note, "cells": cells, "waiting": waiting});
+        std::fs::write(file, format!("{document}\n")).with_context(|| file.display().to_string())?;
+    }
+    println!("{note}");
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}

@@ -1,0 +1,52 @@
+//! The matrix of mixed pairs: another program, `holdfast-interop`, beside this one; it prints its table itself.
+
+use crate::env::{Lacks, find_program};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// What to run.
+#[derive(Debug, Clone, Copy)]
+pub struct Rounds {
+    /// Rounds of each cell.
+    pub rounds: usize,
+    /// Against the figures themselves.
+    pub strict: bool,
+    /// Pairs without Holdfast as well.
+    pub baselines: bool,
+}
+
+/// What came out.
+#[derive(Debug)]
+pub struct Matrix {
+    /// No cell failed.
+    pub pass: bool,
+    /// Its last line: counts.
+    pub note: String,
+    /// Every cell.
+    pub json: Value,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// [`Lacks`] when there is no such program; it can't be run, or left no results.
+pub fn run(holdfast: &Path, rounds: &Rounds) -> Result<Matrix> {
+    const NAME: &str = "holdfast-interop";
+    let beside = std::env::current_exe().ok().and_then(|p| Some(p.parent()?.join(NAME)));
+    let Some(program) = beside.filter(|p| p.is_file()).or_else(|| find_program(NAME)) else {
+        bail!(Lacks(format!("{NAME} beside this program or in PATH")));
+    };
+    let file = std::env::temp_dir().join(format!("holdfast-interop-{}.json", std::process::id()));
+    let mut command = Command::new(program);
+    command.arg("--holdfast").arg(holdfast).arg("--json").arg(&file);
+    command.args(["--rounds", &rounds.rounds.to_string()]);
+    command.args(rounds.strict.then_some("--strict")).args(rounds.baselines.then_some("--baselines"));
+    let status = command.status().with_context(|| format!("run {NAME}"))?;
+    let text = std::fs::read(&file).with_context(|| format!("{NAME}: {status}; it left no results"))?;
+    let _gone = std::fs::remove_file(&file);
+    let json: Value = serde_json::from_slice(&text)?;
+    let note = json["note"].as_str().unwrap_or_default().to_owned();
+    Ok(Matrix { pass: status.success(), note, json })
+}
