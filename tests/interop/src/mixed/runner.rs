@@ -286,8 +286,8 @@ pub fn cells(all: &[Cell], o: &Options, mut tell: impl FnMut(&Done)) -> Vec<Done
         for _ in 0..o.jobs.max(1) {
             let (sender, queue) = (sender.clone(), &queue);
             scope.spawn(move || {
-                loop {
-                    let Some((n, next)) = queue.lock().ok().and_then(|mut q| q.pop_front()) else { break };
+                let next = || queue.lock().ok().and_then(|mut q| q.pop_front());
+                while let Some((n, next)) = next() {
                     if sender.send((n, cell(next, o))).is_err() {
                         break;
                     }
