@@ -9,6 +9,7 @@
 //! else, and counts what it refuses); block.
 
 mod filter;
+mod membership;
 mod message;
 
 pub use message::{Batch, Heard, Outgoing, Packet, RECEIVE_BATCH, send_many, send_to};
@@ -18,7 +19,7 @@ pub use holdfast_vrrp::Family;
 use super::asyncfd::AsyncDescriptor;
 use super::netlink::set_option;
 use message::{Meta, receive_one};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU32;
@@ -102,6 +103,23 @@ impl Receiver {
     #[must_use]
     pub fn interface(&self) -> Option<u32> {
         self.interface
+    }
+
+    /// Makes sure of the membership in the group. An interface whose MTU falls below 1280 loses IPv6, and with it, unsaid,
+    /// every membership; when the MTU rises again the socket would stay deaf. To be called when the interface has changed.
+    /// Does nothing for IPv4, which loses none, and for unicast.
+    ///
+    /// # Errors
+    /// `EINVAL` while the interface has no IPv6, `ENODEV` when it is gone.
+    pub fn rejoin(&self) -> io::Result<()> {
+        let (Family::V6, Some(interface)) = (self.family, self.interface) else { return Ok(()) };
+        if membership::is_member(interface, GROUP_V6)? {
+            return Ok(());
+        }
+        // The socket's own record of the membership outlives the loss, and must go before a new one.
+        let ours = SockRef::from(&self.socket);
+        let _ = ours.leave_multicast_v6(&GROUP_V6, interface);
+        ours.join_multicast_v6(&GROUP_V6, interface)
     }
 
     /// Waits for a packet. A larger one than `buffer` is cut. Cancel safe.

@@ -411,3 +411,82 @@ fn the_cost_of_a_thousand_adverts_is_printed() {
         }
     });
 }
+
+#[test]
+fn a_socket_whose_interface_is_gone_says_so_and_its_successor_works() {
+    if skipped() {
+        return;
+    }
+    let (one, two) = two_hosts();
+    two.block_on(|| async {
+        let eth0 = index("eth0");
+        for family in FAMILIES {
+            Receiver::open(family, Some(eth0)).expect("open");
+        }
+        let unicast = FAMILIES.map(|family| Receiver::open(family, None).expect("open"));
+        let old = FAMILIES.map(|family| Sender::open(family, Some(eth0)).expect("open"));
+        one.ip("link del eth0");
+        one.ip(&format!("link add name eth0 type veth peer name eth0 netns {}", two.name));
+        for (host, last) in [(&one, 1), (&two, 2)] {
+            host.ip("link set eth0 addrgenmode none up");
+            host.ip(&format!("address add 10.0.0.{last}/24 dev eth0"));
+            host.ip(&format!("address add fe80::{last}/64 dev eth0 nodad"));
+        }
+        one.until_up("eth0");
+        two.until_up("eth0");
+        let new = index("eth0");
+        assert_ne!(new, eth0);
+        for ((family, old), unicast) in FAMILIES.into_iter().zip(&old).zip(&unicast) {
+            let error = old.send(lead(family, 2), eth0, group(family), &PAYLOAD).expect_err("its interface is gone");
+            println!("{family:?}, interface gone: {error}");
+            let multicast = Receiver::open(family, Some(new)).expect("open");
+            one.enter(|| {
+                let eth0 = index("eth0");
+                let sender = Sender::open(family, Some(eth0)).expect("open");
+                sender.send(lead(family, 1), eth0, group(family), &PAYLOAD).expect("sent");
+                let sender = Sender::open(family, None).expect("open");
+                sender.send(lead(family, 1), eth0, lead(family, 2), &PAYLOAD).expect("sent");
+            });
+            let mut buffer = [0; PACKET_MAX];
+            assert_eq!(multicast.recv(&mut buffer).await.expect("received").ifindex, new);
+            let heard = unicast.recv(&mut buffer).await.expect("an unbound socket lives on");
+            assert_eq!((heard.ifindex, parts(&heard).0), (new, lead(family, 1)));
+        }
+    });
+}
+
+#[test]
+fn an_interface_that_had_no_ipv6_for_a_while_is_joined_again() {
+    if skipped() {
+        return;
+    }
+    let (one, two) = two_hosts();
+    two.block_on(|| async {
+        let eth0 = index("eth0");
+        let receiver = Receiver::open(Family::V6, Some(eth0)).expect("open");
+        let member = || two.ip("maddress show dev eth0").contains("ff02::12");
+        let tap = one.enter(tap);
+        receiver.rejoin().expect("nothing to do");
+        assert!(member());
+        two.ip("link set eth0 mtu 1000");
+        assert_eq!(receiver.rejoin().expect_err("no IPv6").raw_os_error(), Some(libc::EINVAL));
+        two.ip("link set eth0 mtu 1500");
+        assert!(!member(), "the kernel forgot");
+        receiver.rejoin().expect("joined again");
+        assert!(member());
+        one.enter(|| {
+            let eth0 = index("eth0");
+            let sender = Sender::open(Family::V6, Some(eth0)).expect("open");
+            sender.send(lead(Family::V6, 1), eth0, GROUP_V6.into(), &PAYLOAD).expect("sent");
+        });
+        let mut buffer = [0; PACKET_MAX];
+        assert_eq!(parts(&receiver.recv(&mut buffer).await.expect("received")).3, PAYLOAD);
+        // Nobody was told that the host leaves the group: a record of type TO_IN for it, from a host that sends MLDv2.
+        let leaves = |frame: &[u8]| {
+            frame.get(62) == Some(&143) && frame[70..].windows(20).any(|r| r[0] == 3 && r[4..] == GROUP_V6.octets())
+        };
+        drop(receiver);
+        let left = next_frame(&tap, leaves);
+        assert!(!two.ip("maddress show dev eth0").contains("ff02::12"), "{left:?}");
+    });
+}
