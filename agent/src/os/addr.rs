@@ -43,7 +43,11 @@ const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_PROTO: u16 = 11;
-const IFA_F_SECONDARY: u8 = 1;
+const IFA_FLAGS: u16 = 8;
+const IFA_F_SECONDARY: u32 = 0x01;
+const IFA_F_OPTIMISTIC: u32 = 0x04;
+const IFA_F_DADFAILED: u32 = 0x08;
+const IFA_F_TENTATIVE: u32 = 0x40;
 const LINK_HEADER: usize = 16;
 const ADDRESS_HEADER: usize = 8;
 
@@ -314,18 +318,22 @@ pub(super) fn parse_address(message: &Message<'_>) -> Option<(u16, Address)> {
     }
     let header = AddressHeader::parse(message.payload).ok()?;
     let (mut local, mut address, mut marked) = (None, None, false);
+    let mut flags = u32::from(header.flags.bits());
     for (kind, value) in attributes(message.payload.get(ADDRESS_HEADER..)?) {
         match kind {
             IFA_LOCAL => local = parse_ip(value),
             IFA_ADDRESS => address = parse_ip(value),
+            // All of them; the header has room for the first eight.
+            IFA_FLAGS => flags = value.try_into().map_or(flags, u32::from_ne_bytes),
             IFA_PROTO => marked = value.first() == Some(&MARK),
             _ => {}
         }
     }
     // On a point-to-point link IFA_ADDRESS is the other end's; IPv6 has IFA_LOCAL only there.
     let ip = local.or(address)?;
-    let secondary = header.flags.bits() & IFA_F_SECONDARY != 0;
-    let (ifindex, prefix, tentative) = (header.index, header.prefix_len, false);
+    let secondary = flags & IFA_F_SECONDARY != 0;
+    let (ifindex, prefix) = (header.index, header.prefix_len);
+    let tentative = flags & IFA_F_DADFAILED != 0 || flags & (IFA_F_TENTATIVE | IFA_F_OPTIMISTIC) == IFA_F_TENTATIVE;
     Some((message.kind, Address { ifindex, ip, prefix, marked, secondary, tentative }))
 }
 

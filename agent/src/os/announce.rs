@@ -3,9 +3,8 @@
 //! What this module refuses to do: turn promiscuous mode on; keep a socket that receives frames nobody reads; send
 //! more than it was asked for (repetition and pacing are the node's).
 
-use super::ndp::unsolicited_na;
 use super::packet::{self, Takes, link_address, send_frame};
-use holdfast_vrrp::frames::gratuitous_arp;
+use holdfast_vrrp::frames::{gratuitous_arp, unsolicited_na};
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::io;
 use std::net::IpAddr;

@@ -4,14 +4,12 @@
 
 pub mod addr;
 pub mod announce;
-pub mod arp;
 pub mod asyncfd;
 pub mod caps;
 pub mod diag;
 pub mod fdpass;
 pub mod link;
 pub mod monitor;
-mod ndp;
 pub mod neighbour;
 mod netlink;
 pub mod nft;

@@ -5,7 +5,7 @@ use super::netlink::{Message, NetlinkSocket, attributes};
 use super::vrrp::Family;
 use nix::sys::socket::SockProtocol;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
@@ -18,15 +18,6 @@ const NUD_REACHABLE: u16 = 0x02;
 const NUD_STALE: u16 = 0x04;
 const NUD_DELAY: u16 = 0x08;
 const NUD_PROBE: u16 = 0x10;
-
-/// The IPv4 form of [`answered`], until its caller has changed over.
-///
-/// # Errors
-/// See [`answered`].
-pub fn known(ifindex: u32, limit: usize) -> io::Result<Vec<Ipv4Addr>> {
-    let found = answered(ifindex, Family::V4, limit)?;
-    Ok(found.into_iter().filter_map(|ip| if let IpAddr::V4(ip) = ip { Some(ip) } else { None }).collect())
-}
 
 /// At most `limit` neighbours of this family on this interface that have answered at some time, the surest first.
 ///
@@ -84,6 +75,7 @@ fn parse(message: &Message<'_>, ifindex: u32) -> Option<(u8, IpAddr)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     fn neighbour(ifindex: u32, state: u16, ip: [u8; 4]) -> Vec<u8> {
         let mut bytes = vec![2, 0, 0, 0];

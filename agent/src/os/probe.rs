@@ -3,13 +3,12 @@
 //! What this module refuses to do: keep a socket longer than a question; change the kernel's neighbour table.
 
 use super::asyncfd::AsyncDescriptor;
-use super::ndp::{neighbour_solicitation, solicited_by};
 use super::packet::{self, Takes, link_address, send_frame};
 use holdfast_node::io::ProbeOutcome;
-use holdfast_vrrp::frames::{Mac, arp_request, parse_arp_reply};
+use holdfast_vrrp::frames::{Kind, Mac, arp_request, neighbour_solicitation, parse_arp_reply, parse_na};
 use nix::sys::socket::{MsgFlags, recv};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
@@ -71,7 +70,7 @@ fn ask(socket: &AsyncDescriptor, mac: Mac, source: IpAddr, target: IpAddr) -> io
 fn answers(frame: &[u8], mac: Mac, source: IpAddr, target: IpAddr) -> bool {
     match (source, target) {
         (IpAddr::V4(source), IpAddr::V4(target)) => replies(frame, mac, source, target),
-        (IpAddr::V6(source), IpAddr::V6(target)) => solicited_by(frame, mac, source, target),
+        (IpAddr::V6(_), IpAddr::V6(target)) => advertises(frame, mac, target),
         _ => false,
     }
 }
@@ -84,10 +83,20 @@ fn replies(frame: &[u8], mac: Mac, source: Ipv4Addr, target: Ipv4Addr) -> bool {
     })
 }
 
+/// The same for IPv6: an advertisement that says it was asked for, in a frame to us from another. Only our question can
+/// have caused it: the socket lives no longer than that, and the kernel, if it asks too, learns the same.
+fn advertises(frame: &[u8], mac: Mac, target: Ipv6Addr) -> bool {
+    let Some((to, rest)) = frame.split_first_chunk::<6>() else { return false };
+    *to == mac
+        && !rest.starts_with(&mac)
+        && parse_na(frame)
+            .is_some_and(|na| na.answers(target) && matches!(na.kind, Kind::Advertisement { solicited: true, .. }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_vrrp::frames::gratuitous_arp;
+    use holdfast_vrrp::frames::{gratuitous_arp, unsolicited_na};
 
     const MAC: Mac = [2, 0, 0, 0, 0, 1];
     const OTHER: Mac = [2, 0, 0, 0, 0, 2];
@@ -105,5 +114,22 @@ mod tests {
         assert!(!replies(&gratuitous_arp(OTHER, them), MAC, us, them), "an announcement");
         reply[22..28].copy_from_slice(&MAC);
         assert!(!replies(&reply, MAC, us, them), "of our own interface");
+    }
+
+    #[test]
+    fn only_a_solicited_advertisement_of_the_target_to_us_is_an_answer() {
+        let them: Ipv6Addr = "2001:db8::10".parse().expect("valid");
+        let mut frame = unsolicited_na(OTHER, them);
+        frame[..6].copy_from_slice(&MAC);
+        assert!(!advertises(&frame, MAC, them), "an announcement");
+        frame[58] |= 0x40;
+        let checksum = u16::from_be_bytes([frame[56], frame[57]]) - 0x4000;
+        frame[56..58].copy_from_slice(&checksum.to_be_bytes());
+        assert!(advertises(&frame, MAC, them));
+        assert!(!advertises(&frame, OTHER, them), "to another");
+        assert!(!advertises(&frame, MAC, Ipv6Addr::LOCALHOST), "of another");
+        assert!((0..frame.len()).all(|cut| !advertises(&frame[..cut], MAC, them)), "cut");
+        frame[6..12].copy_from_slice(&MAC);
+        assert!(!advertises(&frame, MAC, them), "of our own interface");
     }
 }

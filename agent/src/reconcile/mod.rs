@@ -4,7 +4,7 @@
 //! node, which compares with what the kernel says it has, asks again.
 
 use crate::os::addr::{AddressSocket, Wanted, step_error};
-use crate::os::arp::Announcer;
+use crate::os::announce::Announcer;
 use crate::os::link;
 use crate::os::vrrp::{Batch, Receiver, Sender};
 use holdfast_node::io::{SocketKey, Step, StepError};

@@ -144,3 +144,34 @@ fn the_host_never_speaks_from_a_virtual_address_of_its_own_accord() {
         assert_eq!(shown.matches("scope link").count(), 3, "{shown}");
     });
 }
+
+#[test]
+fn an_address_is_tentative_until_duplicate_detection_has_ended_well() {
+    if skipped() {
+        return;
+    }
+    let (_one, two) = two_hosts();
+    two.block_on(|| async {
+        let mut monitor = Monitor::open().expect("open");
+        let mut socket = AddressSocket::open().expect("open");
+        let Ok(MonitorEvent::Resync { addresses, .. }) = monitor.next().await else { panic!("a listing comes first") };
+        assert!(addresses.iter().any(|a| a.ip == host(0xfe80, 2)));
+        assert!(addresses.iter().all(|a| !a.tentative), "{addresses:?}");
+        // What the peer has is a duplicate.
+        for (free, text) in [(true, "fe80::3/64"), (false, "fd00::1/64")] {
+            let ip: IpAddr = text.split('/').next().expect("first").parse().expect("valid");
+            two.ip(&format!("address add {text} dev eth0"));
+            let mut told = Vec::new();
+            while told.len() < 2 {
+                match monitor.next().await.expect("event") {
+                    MonitorEvent::Address(a) if a.ip == ip => told.push(a.tentative),
+                    _ => {}
+                }
+            }
+            assert_eq!(told, [true, !free], "{text}");
+            let found = find(&mut socket, ip);
+            assert!(matches!(found.as_slice(), [a] if a.tentative != free), "{found:?}");
+            assert_eq!(two.ip("-6 address show dev eth0").contains("dadfailed"), !free);
+        }
+    });
+}

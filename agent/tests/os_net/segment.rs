@@ -1,12 +1,13 @@
 //! What goes over the wire: adverts, announcements, probes.
 
 use crate::world::*;
-use holdfast::os::arp::{self, Announcer};
+use holdfast::os::announce::Announcer;
 use holdfast::os::neighbour;
+use holdfast::os::probe::probe;
 use holdfast::os::vrrp::{self, Family, Receiver, Sender};
 use holdfast::reconcile::Executor;
 use holdfast_node::io::{ProbeOutcome, Step};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 /// Waits until the raw sockets of the calling thread's namespace have this many bytes queued; how many they have.
@@ -167,25 +168,25 @@ fn a_probe_tells_the_targets_answer_from_that_of_others_and_of_nobody() {
     let (one, two) = two_hosts();
     one.block_on(|| async {
         let eth0 = index("eth0");
-        let (source, target) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        let [source, target, nobody] = [1, 2, 3].map(|last| IpAddr::from(Ipv4Addr::new(10, 0, 0, last)));
         let wait = Duration::from_millis(500);
         let start = Instant::now();
-        assert_eq!(arp::probe(eth0, source, target, &[], 2, wait).await.expect("probed"), ProbeOutcome::Target);
+        assert_eq!(probe(eth0, source, target, &[], 2, wait).await.expect("probed"), ProbeOutcome::Target);
         println!("answered after {:?}", start.elapsed());
         let start = Instant::now();
-        let (nobody, short) = (Ipv4Addr::new(10, 0, 0, 3), Duration::from_millis(20));
-        assert_eq!(arp::probe(eth0, source, nobody, &[], 2, short).await.expect("probed"), ProbeOutcome::Nobody);
+        let short = Duration::from_millis(20);
+        assert_eq!(probe(eth0, source, nobody, &[], 2, short).await.expect("probed"), ProbeOutcome::Nobody);
         println!("two tries of 20 ms unanswered after {:?}", start.elapsed());
         assert!(start.elapsed() >= Duration::from_millis(40));
         one.ip("neighbour replace 10.0.0.2 lladdr 02:00:00:00:00:02 nud stale dev eth0");
         one.ip("neighbour replace 10.0.0.9 lladdr 02:00:00:00:00:09 nud noarp dev eth0");
-        let others = neighbour::known(eth0, 4).expect("listed");
+        let others = neighbour::answered(eth0, Family::V4, 4).expect("listed");
         assert_eq!(others, [target], "those that once answered");
-        assert_eq!(arp::probe(eth0, source, nobody, &others, 2, wait).await.expect("probed"), ProbeOutcome::Others);
+        assert_eq!(probe(eth0, source, nobody, &others, 2, wait).await.expect("probed"), ProbeOutcome::Others);
         two.ip("link set eth0 arp off");
-        assert_eq!(arp::probe(eth0, source, nobody, &others, 2, short).await.expect("probed"), ProbeOutcome::Nobody);
-        assert_eq!(arp::probe(eth0, source, target, &[], 2, short).await.expect("probed"), ProbeOutcome::Nobody);
-        assert!(arp::probe(9999, source, target, &[], 2, short).await.is_err());
+        assert_eq!(probe(eth0, source, nobody, &others, 2, short).await.expect("probed"), ProbeOutcome::Nobody);
+        assert_eq!(probe(eth0, source, target, &[], 2, short).await.expect("probed"), ProbeOutcome::Nobody);
+        assert!(probe(9999, source, target, &[], 2, short).await.is_err());
         eventually("its socket is closed", || proc_net("packet").lines().count() == 1);
     });
 }

@@ -2,9 +2,9 @@
 
 use crate::world::*;
 use holdfast::os::addr::AddressSocket;
-use holdfast::os::arp;
 use holdfast::os::diag;
 use holdfast::os::monitor::Monitor;
+use holdfast::os::probe::probe;
 use holdfast::os::vrrp;
 use holdfast::reconcile::Executor;
 use holdfast_node::io::{Step, StepError};
@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 /// What waits can be spawned and what is owned can move to the protocol thread, or this file doesn't compile.
 const _: () = {
     const fn sendable<T: Send, F: FnOnce() -> T>(_: &F) {}
-    sendable(&|| arp::probe(1, VIP, VIP, &[], 1, LIFETIME));
+    sendable(&|| probe(1, VIP.into(), VIP.into(), &[], 1, LIFETIME));
     sendable(&|| -> Executor { unreachable!() });
     sendable(&|| -> Monitor { unreachable!() });
 };
