@@ -28,6 +28,7 @@ mod observe;
 pub mod reasons;
 mod refused;
 mod segment;
+mod sending;
 pub mod status;
 mod turn;
 mod vip;

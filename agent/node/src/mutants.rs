@@ -4,13 +4,14 @@
 //! [`with_off`] on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of the node's guards; the keeper's are in [`crate::keeper::mutants`].
-pub const NAMES: [&str; 6] = [
+pub const NAMES: [&str; 7] = [
     "interlock-last-node",
     "fresh-claim-only",
     "shared-vips-only",
     "scrub-only-marked",
     "probe-before-yield",
     "witnesses",
+    "sending-per-leg",
 ];
 
 /// Whether the guard of this name is switched off.

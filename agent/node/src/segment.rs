@@ -216,6 +216,7 @@ impl Node {
             view.last_resort = false;
             view.send_failing_since = None;
             let run = self.run_mut(id);
+            run.sending.reset();
             run.announcer.stop();
             run.probe = None;
             run.contest = None;
@@ -236,7 +237,7 @@ impl Node {
         view.send_failing_since = None;
         view.last_resort = last_resort;
         let run = self.run_mut(id);
-        run.last_sent = None;
+        run.sending.reset();
         run.probe = None;
         run.contest = None;
         run.claimed = None;
@@ -258,7 +259,7 @@ impl Node {
     }
 
     /// How sending went: errors are an observation.
-    pub(crate) fn on_advert_sent(&mut self, now: Instant, id: VipId, _leg: LegId, result: Result<(), SendError>) {
+    pub(crate) fn on_advert_sent(&mut self, now: Instant, id: VipId, leg: LegId, result: Result<(), SendError>) {
         if usize::from(id.0) >= self.vips.len() {
             return;
         }
@@ -267,7 +268,8 @@ impl Node {
             if self.view(id).state != State::Active {
                 return;
             }
-            self.view_mut(id).send_failing_since.get_or_insert(now);
+            self.run_mut(id).sending.failed(leg, now);
+            self.view_mut(id).send_failing_since = self.run(id).sending.failing_since();
             self.dirty = true;
             let kind = Kind::SendFailed { vip: self.vip_name(id), errno: error.errno };
             let event = self.event(now, None, kind);
@@ -283,10 +285,9 @@ impl Node {
         if now.saturating_duration_since(self.view(id).since) > HEARD_WELL {
             self.run_mut(id).unheard = 0;
         }
-        let failing = self.view_mut(id).send_failing_since.take();
-        self.dirty |= failing.is_some();
-        let last = self.run_mut(id).last_sent.replace(now).or(failing);
-        let gap = last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
+        let gap = self.run_mut(id).sending.sent(leg, now);
+        let failing = self.run(id).sending.failing_since();
+        self.dirty |= std::mem::replace(&mut self.view_mut(id).send_failing_since, failing) != failing;
         if gap >= self.vip_config(id).vrrp.interval.duration() * 2 {
             // The segment may have believed somebody else meanwhile.
             let kind = Kind::SendRecovered { vip: self.vip_name(id), gap_ms: crate::io::age_ms(now, now - gap) };

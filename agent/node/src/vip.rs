@@ -4,6 +4,7 @@ use crate::announce::Announcer;
 use crate::config::{Leg, Vip};
 use crate::decide::LegPath;
 use crate::io::OwnerRecord;
+use crate::sending::Sending;
 use holdfast_statesync::channel::PeerId;
 use holdfast_statesync::message::{ClaimCause, Fitness};
 use holdfast_vrrp::{Addresses, LegConfig, Router, RouterConfig, Transport};
@@ -38,7 +39,7 @@ pub(crate) struct VipRun {
     pub priority: u8,
     /// What made us do what we do next.
     pub cause: Option<u64>,
-    pub last_sent: Option<Instant>,
+    pub sending: Sending,
     pub vanished: VecDeque<Instant>,
     /// A peer says that it preempted us. If its adverts don't reach us by then, it hears so.
     pub contest: Option<(PeerId, Instant)>,
@@ -82,7 +83,7 @@ impl VipRun {
             fitness_event: None,
             priority: 0,
             cause: None,
-            last_sent: None,
+            sending: Sending::new(vip.legs.len()),
             vanished: VecDeque::new(),
             contest: None,
             claimed: None,

@@ -106,7 +106,7 @@ pub struct VipView {
     pub handed_at: Option<Instant>,
     /// It can't be held here for a while.
     pub fault: Option<Fault>,
-    /// Adverts have failed to go out since.
+    /// Adverts of at least one leg have failed to go out since.
     pub send_failing_since: Option<Instant>,
     /// A resumed VIP counts as fit until then, as long as nothing is known.
     pub assumed_fit_until: Option<Instant>,

@@ -7,7 +7,7 @@ use crate::io::Answer;
 use crate::journal::Kind;
 use holdfast_statesync::channel::PeerId;
 use holdfast_statesync::message::Message;
-use holdfast_vrrp::State;
+use holdfast_vrrp::{LegId, State};
 
 type Verdict = Result<(), String>;
 #[cfg(feature = "mutants")]
@@ -89,6 +89,13 @@ pub(crate) fn a_claimer_is_probed_before_the_owner_yields() -> Verdict {
     expect("the owner keeps what it can serve", lab.owners() == [0])
 }
 
+pub(crate) fn one_silent_leg_is_a_failure() -> Verdict {
+    let mut lab = Lab::settled_with(&[254, 253], true, group);
+    lab.hosts[0].mute_legs.insert(LegId(1));
+    lab.run(ms(450));
+    expect("two intervals after the first failure it is the peer's", lab.owners() == [1])
+}
+
 #[test]
 fn a_peer_can_only_touch_vips_that_it_runs_too() {
     only_shared_vips_are_touched().expect("the guard is on");
@@ -112,13 +119,14 @@ fn an_owner_probes_before_it_yields() {
 #[cfg(feature = "mutants")]
 #[test]
 fn each_scenario_fails_without_its_guard() {
-    let scenarios: [(&str, Scenario); 6] = [
+    let scenarios: [(&str, Scenario); 7] = [
         ("interlock-last-node", last_node_refuses),
         ("fresh-claim-only", stale_word_refuses),
         ("shared-vips-only", only_shared_vips_are_touched),
         ("scrub-only-marked", only_marked_leftovers_are_scrubbed),
         ("probe-before-yield", a_claimer_is_probed_before_the_owner_yields),
         ("witnesses", an_isolated_backup_does_not_take_the_service_along),
+        ("sending-per-leg", one_silent_leg_is_a_failure),
     ];
     assert_eq!(scenarios.map(|(guard, _)| guard), crate::mutants::NAMES);
     for (guard, scenario) in scenarios {

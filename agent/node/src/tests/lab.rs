@@ -38,6 +38,8 @@ pub(crate) struct Host {
     pub sockets: BTreeSet<SocketKey>,
     pub probes: Probes,
     pub send_errno: Option<i32>,
+    /// Legs whose adverts can't be sent.
+    pub mute_legs: BTreeSet<LegId>,
     pub add_errno: Option<i32>,
     pub paused: bool,
     pub events: Vec<(Duration, Event)>,
@@ -145,6 +147,20 @@ pub(crate) fn vip(vip: &str, ip: IpAddr, vrid: u8, priority: u8) -> Vip {
     Vip::single(name(vip), vec![address], vec![leg], VrrpConfig::new(Priority::from_wire(priority), interval))
 }
 
+/// The other member's address in a [`group`].
+pub(crate) const VIP2: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 11));
+
+/// Makes the VIP of a configuration the first of two in a group: two virtual routers, one state machine.
+pub(crate) fn group(config: &mut Config) {
+    let unit = &mut config.vips[0];
+    let other = vip("web2", VIP2, 11, 100);
+    unit.members.extend(other.members);
+    unit.legs.extend(other.legs);
+    unit.addresses.extend(other.addresses);
+    unit.name = name("edge");
+    unit.group = true;
+}
+
 pub(crate) fn packet(source: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
     let total = (20 + payload.len()) as u16;
     let mut p = vec![0x45, 0, (total >> 8) as u8, total as u8, 0, 0, 0, 0, 255, 112, 0, 0];
@@ -172,6 +188,7 @@ impl Lab {
             sockets: BTreeSet::new(),
             probes: Probes::Good,
             send_errno: None,
+            mute_legs: BTreeSet::new(),
             add_errno: None,
             paused: false,
             events: vec![],
@@ -204,7 +221,13 @@ impl Lab {
 
     /// All started and settled: the first is the owner.
     pub(crate) fn settled(priorities: &[u8], channel: bool) -> Self {
+        Self::settled_with(priorities, channel, |_| {})
+    }
+
+    /// Like [`Self::settled`], with configurations that differ from the usual ones.
+    pub(crate) fn settled_with(priorities: &[u8], channel: bool, mut change: impl FnMut(&mut Config)) -> Self {
         let mut lab = Self::new(priorities, channel);
+        lab.hosts.iter_mut().for_each(|host| change(&mut host.config));
         (0..priorities.len()).for_each(|i| lab.start(i));
         lab.run(ms(2_000));
         assert_eq!(lab.owners(), [0], "{}", lab.story());
@@ -526,7 +549,8 @@ impl Lab {
         match output {
             Output::Advert { vip, leg, source, packets, .. } => {
                 let host = &self.hosts[i];
-                let errno = host.send_errno.or_else(|| (!host.up).then_some(100));
+                let mute = || host.mute_legs.contains(&leg).then_some(1);
+                let errno = host.send_errno.or_else(mute).or_else(|| (!host.up).then_some(100));
                 let result = errno.map_or(Ok(()), |errno| Err(SendError { errno }));
                 if result.is_ok() && !self.mute.contains(&i) {
                     for p in 0..self.hosts.len() {

@@ -5,6 +5,7 @@ mod drain;
 mod guards;
 mod kernel;
 pub(crate) mod lab;
+mod legs;
 mod pair;
 mod properties;
 mod regressions;
