@@ -87,7 +87,10 @@ impl AddressSocket {
         self.mark
     }
 
-    /// Adds the address or refreshes its lifetime. One that is there with the same prefix length but without our mark
+    /// Adds the address or refreshes its lifetime. An IPv6 address is finished by the kernel a little after it has
+    /// acknowledged it, told by an event: before that it neither answers solicitations nor takes packets. And each
+    /// addition or refresh of one makes the kernel report all groups of the interface anew (two MLD reports). One that is
+    /// there with the same prefix length but without our mark
     /// becomes ours: whether that may be is the node's to decide, which sees it unmarked beforehand.
     ///
     /// # Errors

@@ -251,7 +251,8 @@ fn open_socket(family: Family, interface: Option<u32>) -> io::Result<Socket> {
             socket.set_multicast_loop_v4(false)?;
         }
         Family::V6 => {
-            socket.set_multicast_all_v6(false)?;
+            // Linux 4.20 and later; the receiver's filter would do.
+            let _ = socket.set_multicast_all_v6(false);
             socket.bind_device_by_index_v6(index)?;
             socket.set_multicast_loop_v6(false)?;
         }
