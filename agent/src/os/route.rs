@@ -115,8 +115,8 @@ pub struct Route {
     pub ifindex: Option<u32>,
     /// Table; 0 means [`TABLE_MAIN`].
     pub table: u32,
-    /// The address that connections over it get as their source. It must be there before the route, and the kernel
-    /// takes the route away with it.
+    /// The address that connections over it get as their source. It must be there before the route; when it goes, the
+    /// kernel takes the route away in the main table, and leaves it in all others.
     pub source: Option<IpAddr>,
     /// Preference, lower wins. 0 is the kernel's default (IPv6: 1024).
     pub metric: u32,

@@ -20,6 +20,15 @@ pub enum Tree {
     V6,
 }
 
+impl Tree {
+    fn root(self) -> &'static Path {
+        Path::new(match self {
+            Self::V4 => "/proc/sys/net/ipv4/conf",
+            Self::V6 => "/proc/sys/net/ipv6/conf",
+        })
+    }
+}
+
 /// One setting of one interface.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Setting {
@@ -42,11 +51,15 @@ impl Setting {
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        let tree = match self.tree {
-            Tree::V4 => "/proc/sys/net/ipv4/conf",
-            Tree::V6 => "/proc/sys/net/ipv6/conf",
-        };
-        Path::new(tree).join(self.interface.as_str()).join(self.key)
+        self.tree.root().join(self.interface.as_str()).join(self.key)
+    }
+
+    /// Its value now or that for all interfaces, whichever is larger: what counts where the kernel takes the maximum.
+    ///
+    /// # Errors
+    /// Like [`Self::read`].
+    pub fn read_with_all(&self) -> io::Result<i64> {
+        Ok(self.read()?.max(of_all(self.tree, self.key)?))
     }
 
     /// Its value now, in the network namespace of the calling thread.
@@ -89,7 +102,34 @@ pub struct Wanted {
     pub why: &'static str,
 }
 
+/// What is set for all interfaces together.
+pub(super) fn of_all(tree: Tree, key: &'static str) -> io::Result<i64> {
+    read_number(&tree.root().join("all").join(key))
+}
+
 fn read_number(path: &Path) -> io::Result<i64> {
     let text = fs::read_to_string(path)?;
     text.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting(name: &str, key: &'static str) -> Option<Setting> {
+        Setting::new(Tree::V4, &InterfaceName::new(name)?, key)
+    }
+
+    #[test]
+    fn no_name_and_no_key_leads_out_of_the_tree() {
+        let fine = setting("eth0.100", "arp_ignore").expect("an interface and a key");
+        assert_eq!(fine.path(), Path::new("/proc/sys/net/ipv4/conf/eth0.100/arp_ignore"));
+        assert_eq!(fine.to_string(), "net.ipv4.conf.eth0.100.arp_ignore");
+        for name in ["..", ".", "all", "default", "../all", "a/b"] {
+            assert_eq!(setting(name, "arp_ignore"), None, "{name}");
+        }
+        for key in ["", "..", "a/b", "a.b"] {
+            assert_eq!(setting("eth0", key), None, "{key}");
+        }
+    }
 }

@@ -3,8 +3,11 @@
 
 mod addresses;
 mod events;
+mod guard;
 mod ipv6;
+mod routes;
 mod segment;
 mod sockets;
 mod steps;
+mod vmac;
 mod world;

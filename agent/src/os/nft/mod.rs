@@ -1,5 +1,22 @@
-//! Our table in the kernel's packet filter (`inet holdfast`), written without the `nft` program.
+//! Our table in the kernel's packet filter, written straight to nf_tables: no program is run, nothing waits.
+//!
+//! | module | does |
+//! |---|---|
+//! | `expr` | what a rule is made of, typed |
+//! | `batch` | tables, chains, sets, rules: encoded, and committed as one transaction |
+//! | [`Guard`] | addresses that we hold but accept no packet for |
+//!
+//! A feature describes all that it wants as a [`Batch`] that begins with [`Batch::replace_table`]: after a commit the
+//! table is exactly that, whatever it was before (a crash's leftovers, an admin's hand), and the packets of no moment
+//! meet half of it. A commit that fails has changed nothing.
+//!
+//! What this module refuses to do: read rules of others, touch a table that isn't named after us, or remember what
+//! was committed.
 
+mod batch;
+mod expr;
 mod guard;
 
-pub use guard::Guard;
+pub use batch::{Batch, Chain, Hook, KeyType, NftSocket, Policy, TABLE};
+pub use expr::{Base, Comparison, Expression, Meta, Verdict};
+pub use guard::{GUARDED_MAX, Guard};
