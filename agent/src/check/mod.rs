@@ -10,8 +10,9 @@ mod tcp;
 
 use holdfast_node::config::{Check, CheckId, Probe};
 use holdfast_node::io::CheckError;
+use std::collections::BTreeSet;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -37,6 +38,8 @@ pub struct Done {
 #[derive(Debug)]
 pub struct Runner {
     checks: Vec<(Arc<Probe>, Arc<Semaphore>)>,
+    /// Never the source of a question.
+    managed: Arc<BTreeSet<IpAddr>>,
     results: mpsc::Sender<Done>,
     runtime: Handle,
 }
@@ -46,7 +49,14 @@ impl Runner {
     /// waits in its own task, and if the receiver is gone it's dropped.
     pub fn new(checks: &[Check], results: mpsc::Sender<Done>, runtime: Handle) -> Self {
         let checks = checks.iter().map(|c| (Arc::new(c.probe.clone()), Arc::new(Semaphore::new(PROBES_MAX)))).collect();
-        Self { checks, results, runtime }
+        Self { checks, managed: Arc::default(), results, runtime }
+    }
+
+    /// The addresses that this node manages: no gateway is asked from one of them.
+    #[must_use]
+    pub fn with_managed(mut self, managed: BTreeSet<IpAddr>) -> Self {
+        self.managed = Arc::new(managed);
+        self
     }
 
     /// Starts a probe; it gives up after `timeout`. An id that isn't configured is ignored.
@@ -54,10 +64,10 @@ impl Runner {
         let Some((probe, limit)) = self.checks.get(usize::from(check.0)) else { return };
         let results = self.results.clone();
         let permit = Arc::clone(limit).try_acquire_owned();
-        let probe = Arc::clone(probe);
+        let (probe, managed) = (Arc::clone(probe), Arc::clone(&self.managed));
         self.runtime.spawn(async move {
             let result = match permit {
-                Ok(_running) => run(&probe, timeout).await,
+                Ok(_running) => run(&probe, &managed, timeout).await,
                 Err(_) => Err(failed(format!("{PROBES_MAX} earlier probes still run"))),
             };
             // Err: the worker is stopping, nobody wants to know.
@@ -66,8 +76,10 @@ impl Runner {
     }
 }
 
-/// Runs one probe to its end or its timeout.
-pub async fn run(probe: &Probe, timeout: Duration) -> Result<(), CheckError> {
+/// Runs one probe to its end or its timeout. No gateway is asked from a `managed` address.
+pub async fn run(probe: &Probe, managed: &BTreeSet<IpAddr>, timeout: Duration) -> Result<(), CheckError> {
+    // Until there is a probe that asks a gateway.
+    let _ = managed;
     let attempt = async {
         match probe {
             Probe::Http { address, host, path, expect } => http::get(*address, host, path, expect).await,
@@ -159,14 +171,18 @@ mod tests {
         (address, rx)
     }
 
+    async fn probed(probe: &Probe, timeout: Duration) -> Result<(), CheckError> {
+        run(probe, &BTreeSet::new(), timeout).await
+    }
+
     async fn words(probe: &Probe, timeout: Duration) -> String {
-        run(probe, timeout).await.expect_err("this probe fails").what
+        probed(probe, timeout).await.expect_err("this probe fails").what
     }
 
     #[tokio::test]
     async fn http_succeeds_on_a_complete_answer_with_an_expected_status_and_sends_the_host() {
         let (a, mut requests) = serve(b"HTTP/1.1 204 No Content\r\n\r\n").await;
-        assert_eq!(run(&http(a), LONG).await, Ok(()));
+        assert_eq!(probed(&http(a), LONG).await, Ok(()));
         let request = requests.recv().await.expect("one request was made");
         assert!(request.starts_with("GET /healthz HTTP/1.1\r\n"), "{request}");
         assert!(request.to_lowercase().contains("\r\nhost: web.example\r\n"), "{request}");
@@ -211,7 +227,7 @@ mod tests {
     #[tokio::test]
     async fn a_target_that_accepts_and_says_nothing_is_overdue() {
         let (_l, a) = listener().await;
-        let e = run(&http(a), Duration::from_millis(30)).await.expect_err("nobody answers");
+        let e = probed(&http(a), Duration::from_millis(30)).await.expect_err("nobody answers");
         assert_eq!(e, CheckError { what: "no answer in 30ms".to_owned(), overdue: true });
     }
 

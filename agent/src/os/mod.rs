@@ -8,6 +8,7 @@ pub mod asyncfd;
 pub mod caps;
 pub mod diag;
 pub mod fdpass;
+pub mod icmp;
 pub mod link;
 pub mod monitor;
 pub mod neighbour;

@@ -3,6 +3,7 @@
 
 mod addresses;
 mod events;
+mod gateway;
 mod guard;
 mod ipv6;
 mod routes;
