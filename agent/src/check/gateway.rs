@@ -7,7 +7,7 @@ use crate::os::addr::AddressSocket;
 use crate::os::icmp::Echo;
 use crate::os::route::RouteSocket;
 use crate::os::{link, probe};
-use holdfast_node::config::InterfaceName;
+use holdfast_node::config::{GatewayMethod, InterfaceName};
 use holdfast_node::io::{Address, ProbeOutcome};
 use std::collections::BTreeSet;
 use std::io;
@@ -16,15 +16,6 @@ use std::time::Duration;
 
 /// How often it is asked within the timeout: one lost frame is no dead gateway.
 const TRIES: u8 = 3;
-
-/// How it is asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Method {
-    /// ARP request or neighbour solicitation: it must be on the segment.
-    Neighbour,
-    /// ICMP or ICMPv6 echo request.
-    Icmp,
-}
 
 /// Asks `target` three times within `timeout`, from an address of this host that isn't one of `managed` (nor marked as
 /// ours in the kernel), over `interface` if one is given, else over that by which the kernel would send. Without an
@@ -35,21 +26,21 @@ pub enum Method {
 pub async fn ask(
     target: IpAddr,
     interface: Option<&InterfaceName>,
-    method: Method,
+    method: GatewayMethod,
     managed: &BTreeSet<IpAddr>,
     timeout: Duration,
 ) -> Result<(), String> {
     let (ifindex, source) = from_where(target, interface, method, managed)?;
     let wait = timeout / TRIES.into();
     match method {
-        Method::Neighbour => {
+        GatewayMethod::Neighbour => {
             let outcome = probe::probe(ifindex, source, target, &[], TRIES, wait).await;
             match outcome.map_err(|e| super::describe(&e))? {
                 ProbeOutcome::Target => return Ok(()),
                 ProbeOutcome::Others | ProbeOutcome::Nobody => {}
             }
         }
-        Method::Icmp => {
+        GatewayMethod::Icmp => {
             let mut echo = Echo::open(ifindex, source, target).map_err(|e| super::describe(&e))?;
             for _ in 0..TRIES {
                 match echo.ask() {
@@ -69,7 +60,7 @@ pub async fn ask(
 fn from_where(
     target: IpAddr,
     interface: Option<&InterfaceName>,
-    method: Method,
+    method: GatewayMethod,
     managed: &BTreeSet<IpAddr>,
 ) -> Result<(u32, IpAddr), String> {
     let asked_for = match interface {
@@ -83,7 +74,7 @@ fn from_where(
     }
     let way = RouteSocket::open().and_then(|mut socket| socket.way(target, asked_for));
     let way = way.map_err(|e| format!("no way to {target}: {}", super::describe(&e)))?;
-    if method == Method::Neighbour
+    if method == GatewayMethod::Neighbour
         && let Some(via) = way.via
     {
         return Err(format!("{target} is not on the segment of {}, but behind {via}", link::name(way.ifindex)));
@@ -106,6 +97,7 @@ fn source(
             && address.ip.is_ipv4() == target.is_ipv4()
             && (!is_link_local(target) || is_link_local(address.ip))
             && !address.marked
+            && !address.tentative
             && !managed.contains(&address.ip)
     };
     let rank = |address: &&Address| {
@@ -138,7 +130,7 @@ mod tests {
     use super::*;
 
     fn address(ifindex: u32, ip: &str, prefix: u8, marked: bool) -> Address {
-        Address { ifindex, ip: ip.parse().expect("an address"), prefix, marked, secondary: false }
+        Address { ifindex, ip: ip.parse().expect("an address"), prefix, marked, secondary: false, tentative: false }
     }
 
     fn chosen(addresses: &[Address], preferred: Option<&str>, target: &str, managed: &[&str]) -> Option<String> {

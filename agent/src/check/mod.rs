@@ -78,14 +78,14 @@ impl Runner {
 
 /// Runs one probe to its end or its timeout. No gateway is asked from a `managed` address.
 pub async fn run(probe: &Probe, managed: &BTreeSet<IpAddr>, timeout: Duration) -> Result<(), CheckError> {
-    // Until there is a probe that asks a gateway.
-    let _ = managed;
     let attempt = async {
         match probe {
             Probe::Http { address, host, path, expect } => http::get(*address, host, path, expect).await,
             Probe::Tcp { address } => tcp::connect(*address).await,
             Probe::Exec { .. } => Err("exec probes are run by the keeper".to_owned()),
-            Probe::Gateway { .. } => Err("not probed yet".to_owned()),
+            Probe::Gateway { target, interface, method } => {
+                gateway::ask(*target, interface.as_ref(), *method, managed, timeout).await
+            }
         }
     };
     match tokio::time::timeout(timeout, attempt).await {
@@ -234,7 +234,7 @@ mod tests {
     #[tokio::test]
     async fn tcp_succeeds_when_the_connection_is_accepted_and_says_refused_when_nobody_listens() {
         let (l, address) = listener().await;
-        assert_eq!(run(&Probe::Tcp { address }, LONG).await, Ok(()));
+        assert_eq!(probed(&Probe::Tcp { address }, LONG).await, Ok(()));
         drop(l);
         assert_eq!(words(&Probe::Tcp { address }, LONG).await, "connection refused");
         assert_eq!(words(&http(address), LONG).await, "connection refused");

@@ -14,6 +14,7 @@
 use super::addr::step_error;
 use super::link;
 use super::netlink::{Ack, HEADER, Message, NetlinkSocket, attributes, push_attribute, push_request, set_option};
+use holdfast_node::config;
 use holdfast_node::io::StepError;
 use nix::sys::socket::SockProtocol;
 use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL};
@@ -129,6 +130,15 @@ impl Route {
     #[must_use]
     pub fn to(to: Prefix) -> Self {
         Self { to, via: None, ifindex: None, table: TABLE_MAIN, source: None, metric: 0, onlink: false }
+    }
+
+    /// The route of the configuration out of this interface; `None`: its prefix is longer than an address.
+    #[must_use]
+    pub fn configured(ifindex: u32, route: &config::Route) -> Option<Self> {
+        let &config::Route { to: (to, length), via, interface: _, table, source, metric } = route;
+        let to = Prefix::new(to, length)?;
+        let metric = metric.unwrap_or(0);
+        Some(Self { to, via, ifindex: Some(ifindex), table, source, metric, onlink: false })
     }
 
     /// As the kernel lists it.
@@ -443,4 +453,74 @@ pub(super) fn parse(message: &Message<'_>) -> Option<(Route, u8)> {
         }
     }
     Some((route, protocol))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_node::config::InterfaceName;
+    use proptest::prelude::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn listed(route: &Route) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encode(route, &mut bytes);
+        bytes
+    }
+
+    fn message(payload: &[u8]) -> Message<'_> {
+        Message { kind: RTM_NEWROUTE, flags: 0, sequence: 1, payload }
+    }
+
+    #[test]
+    fn a_prefix_has_no_host_bits_and_is_never_longer_than_its_address() {
+        assert_eq!(Prefix::new(ip("192.0.2.99"), 24).expect("fits").to_string(), "192.0.2.0/24");
+        assert_eq!(Prefix::new(ip("2001:db8::99"), 64).expect("fits").to_string(), "2001:db8::/64");
+        assert_eq!(Prefix::new(ip("192.0.2.99"), 32).expect("fits").to_string(), "192.0.2.99/32");
+        assert_eq!(Prefix::new(ip("192.0.2.99"), 0), Some(Prefix::all(ip("0.0.0.0"))));
+        assert_eq!(Prefix::new(ip("192.0.2.99"), 33), None);
+        assert_eq!(Prefix::new(ip("::"), 129), None);
+    }
+
+    #[test]
+    fn a_configured_route_keeps_all_that_was_said() {
+        let interface = InterfaceName::new("eth0").expect("valid");
+        let (via, source, metric) = (Some(ip("192.0.2.1")), Some(ip("192.0.2.10")), Some(10));
+        let written = config::Route { to: (ip("0.0.0.0"), 0), via, interface, table: 100, source, metric };
+        let route = Route::configured(7, &written).expect("valid");
+        assert_eq!(route.to_string(), "default via 192.0.2.1 dev #7 table 100 src 192.0.2.10 metric 10");
+        assert_eq!(Route::configured(7, &config::Route { to: (ip("0.0.0.0"), 33), ..written }), None);
+    }
+
+    #[test]
+    fn what_is_asked_for_reads_back_and_no_part_of_it_makes_the_parser_panic() {
+        for (to, via) in [("198.51.100.0", "10.0.0.9"), ("2001:db8::", "fe80::9")] {
+            let to = Prefix::new(ip(to), 24).expect("fits");
+            let route = Route {
+                to,
+                via: Some(ip(via)),
+                ifindex: Some(3),
+                table: 70_000,
+                source: Some(ip(via)),
+                metric: 5,
+                onlink: true,
+            };
+            let bytes = listed(&route);
+            assert_eq!(parse(&message(&bytes)), Some((route, PROTOCOL)));
+            for cut in 0..bytes.len() {
+                let _ = parse(&message(&bytes[..cut]));
+            }
+            assert_eq!(parse(&Message { kind: RTM_DELROUTE, ..message(&bytes) }), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_message_makes_the_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..96)) {
+            let _ = parse(&message(&bytes));
+        }
+    }
 }

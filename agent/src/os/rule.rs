@@ -4,10 +4,12 @@
 
 use super::netlink::{Message, attributes, push_attribute};
 use super::route::{PROTOCOL, Prefix, RouteSocket, TABLE_MAIN, check, family_number, parse_ip, parse_u32, push_ip};
+use holdfast_node::config;
 use holdfast_node::io::StepError;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 
 const RTM_NEWRULE: u16 = 32;
 const RTM_DELRULE: u16 = 33;
@@ -45,6 +47,21 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// The rule of the configuration; `None`: a prefix is longer than an address, they are of two families, or there is
+    /// neither (it would be for everybody's traffic, of no family).
+    #[must_use]
+    pub fn configured(rule: &config::Rule) -> Option<Self> {
+        let prefix = |part: Option<(IpAddr, u8)>| match part {
+            Some((ip, length)) => Prefix::new(ip, length).map(Some),
+            None => Some(None),
+        };
+        let (from, to) = (prefix(rule.from)?, prefix(rule.to)?);
+        let six = from.or(to)?.ip().is_ipv6();
+        let mixed = [from, to].into_iter().flatten().any(|prefix| prefix.ip().is_ipv6() != six);
+        let rule = Self { six, from, to, mark: None, table: rule.table, priority: rule.priority };
+        (!mixed).then_some(rule)
+    }
+
     /// As the kernel lists it.
     fn normal(mut self) -> Self {
         let meaningful = |prefix: &Prefix| prefix.length() > 0;
@@ -176,4 +193,33 @@ pub(super) fn parse(message: &Message<'_>) -> Option<(Rule, u8)> {
     }
     rule.mark = mark.map(|mark| (mark, mask.unwrap_or(u32::MAX)));
     Some((rule, protocol))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn prefix(text: &str, length: u8) -> (IpAddr, u8) {
+        (text.parse().expect("an address"), length)
+    }
+
+    #[test]
+    fn a_configured_rule_has_one_family() {
+        let rule = |from, to| Rule::configured(&config::Rule { from, to, table: 100, priority: 1000 });
+        let four = Some(prefix("192.0.2.10", 32));
+        let six = Some(prefix("2001:db8::10", 128));
+        assert_eq!(rule(four, None).expect("valid").to_string(), "1000: from 192.0.2.10/32 lookup 100");
+        assert_eq!(rule(None, six).expect("valid").to_string(), "1000: from all to 2001:db8::10/128 lookup 100");
+        assert_eq!(rule(four, six), None, "two families");
+        assert_eq!(rule(None, None), None, "no family");
+        assert_eq!(rule(Some(prefix("192.0.2.10", 33)), None), None, "too long");
+    }
+
+    proptest! {
+        #[test]
+        fn no_message_makes_the_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..96)) {
+            let _ = parse(&Message { kind: RTM_NEWRULE, flags: 0, sequence: 1, payload: &bytes });
+        }
+    }
 }

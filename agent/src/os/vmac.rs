@@ -259,8 +259,9 @@ impl VmacSocket {
             push_attribute(out, IFLA_EXT_MASK, &RTEXT_FILTER_SKIP_STATS.to_ne_bytes());
         });
         let mut found = None;
-        let acks =
-            self.netlink.transact(&datagram, sequence, 1, |_, message| found = found.take().or(parse(message)))?;
+        let acks = self
+            .netlink
+            .transact(&datagram, sequence, 1, |_, message| found = found.take().or_else(|| parse(message)))?;
         match acks.first().and_then(Option::as_ref).map_or(libc::ETIMEDOUT, |ack| ack.errno) {
             0 => Ok(found),
             libc::ENODEV => Ok(None),

@@ -106,6 +106,7 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     let (watcher, lookers) = watch::pair(&config.balancers);
     let (protocol_ends, runtime_ends) = queues::pair(boot.intents.clone());
     let checks = config.checks.clone();
+    let managed = config.vips.iter().flat_map(|vip| vip.addresses.iter().map(|address| address.ip)).collect();
     let setup = protocol::Setup { config, boot, keeper, watcher, ends: protocol_ends };
     let (ended_in, ended) = tokio::sync::oneshot::channel();
     let thread = std::thread::Builder::new().name("protocol".to_owned());
@@ -129,6 +130,7 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     runtime::run(runtime::Setup {
         state_dir: options.state_dir.clone(),
         checks,
+        managed,
         lookers,
         ends: runtime_ends,
         api,

@@ -10,7 +10,9 @@ use crate::{check, ctl};
 use holdfast_node::config::Check;
 use holdfast_node::drain::Intents;
 use holdfast_node::journal::Severity;
+use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
+use std::net::IpAddr;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,6 +40,8 @@ const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 pub(super) struct Setup {
     pub(super) state_dir: PathBuf,
     pub(super) checks: Vec<Check>,
+    /// The addresses that this node manages.
+    pub(super) managed: BTreeSet<IpAddr>,
     pub(super) lookers: Vec<Looker>,
     pub(super) ends: RuntimeEnds,
     pub(super) api: Option<UnixListener>,
@@ -81,13 +85,14 @@ pub(super) fn run(setup: Setup) -> Result<Ended, String> {
 }
 
 async fn main(setup: Setup) -> Result<Ended, String> {
-    let Setup { state_dir, checks, lookers, ends, api, ended } = setup;
+    let Setup { state_dir, checks, managed, lookers, ends, api, ended } = setup;
     let stop = CancellationToken::new();
     let last_words = TaskTracker::new();
     let ring = Arc::new(EventRing::new());
     tokio::spawn(ignore_signals());
     tokio::spawn(notes(ends.notes));
-    tokio::spawn(probes(check::Runner::new(&checks, ends.results, Handle::current()), ends.probes));
+    let runner = check::Runner::new(&checks, ends.results, Handle::current()).with_managed(managed);
+    tokio::spawn(probes(runner, ends.probes));
     for looker in lookers {
         tokio::spawn(looker.run());
     }

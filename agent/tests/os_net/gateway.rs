@@ -1,17 +1,22 @@
 //! Asking the gateway.
 
 use crate::world::*;
-use holdfast::check::gateway::{Method, ask};
+use holdfast::check::gateway::ask;
 use holdfast::os::addr::AddressSocket;
-use holdfast_node::config::InterfaceName;
+use holdfast_node::config::{GatewayMethod, InterfaceName};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-const METHODS: [Method; 2] = [Method::Neighbour, Method::Icmp];
+const METHODS: [GatewayMethod; 2] = [GatewayMethod::Neighbour, GatewayMethod::Icmp];
 
 /// The answer, or what was said instead; `None`: still waiting when the time was over.
-async fn answer(target: &str, interface: Option<&str>, method: Method, limit: Duration) -> Option<Result<(), String>> {
+async fn answer(
+    target: &str,
+    interface: Option<&str>,
+    method: GatewayMethod,
+    limit: Duration,
+) -> Option<Result<(), String>> {
     let interface = interface.map(|name| InterfaceName::new(name).expect("valid"));
     let target = target.parse().expect("an address");
     let managed = BTreeSet::from([VIP.into(), VIP6.into()]);
@@ -111,7 +116,7 @@ fn what_makes_no_sense_to_ask_is_said_at_once() {
             assert_eq!(said("2001:db8::9", None, method).await, "no way to 2001:db8::9: network unreachable");
         }
         let behind = "203.0.113.1 is not on the segment of eth0, but behind 10.0.0.2";
-        assert_eq!(said("203.0.113.1", None, Method::Neighbour).await, behind);
+        assert_eq!(said("203.0.113.1", None, GatewayMethod::Neighbour).await, behind);
     });
 }
 
