@@ -96,6 +96,23 @@ pub struct Drill {
     pub expect: &'static [Expect],
     /// The figures that tell its story: key, and what a table calls it.
     pub shows: &'static [(&'static str, &'static str)],
+    /// Adverts' interval, if it isn't the usual one.
+    pub adverts: Option<Ns>,
+}
+
+const BLIND: &[Expect] = &[Expect::ms("blind_excess_ms", 5.0).must()];
+
+/// Blind takeover at one advert interval.
+const fn blind(name: &'static str, about: &'static str, adverts: Ns) -> Drill {
+    Drill {
+        name,
+        fault: Fault::SilentDrop,
+        about,
+        hold: 5 * adverts + 500 * MS,
+        expect: BLIND,
+        shows: &[("blind_excess_ms", "beyond 3 intervals + skew, ms"), ("takeover_ms", "takeover, ms")],
+        adverts: Some(adverts),
+    }
 }
 
 /// Two answerers: one advert interval + 20 ms (DESIGN section 4, invariant 1), seen with probes 10 ms apart.
@@ -117,6 +134,7 @@ pub static DRILLS: &[Drill] = &[
             ONE_OWNER,
         ],
         shows: &[("outage_ms", "outage, ms"), ("failed", "failed requests")],
+        adverts: None,
     },
     Drill {
         name: "balancer-hung",
@@ -125,6 +143,7 @@ pub static DRILLS: &[Drill] = &[
         hold: 2000 * MS,
         expect: &[Expect::ms("outage_ms", 380.0), ONE_OWNER],
         shows: &[("outage_ms", "outage, ms")],
+        adverts: None,
     },
     Drill {
         name: "cable-cut",
@@ -138,6 +157,7 @@ pub static DRILLS: &[Drill] = &[
             ONE_OWNER,
         ],
         shows: &[("outage_ms", "outage, ms")],
+        adverts: None,
     },
     Drill {
         name: "silent-drop",
@@ -155,6 +175,7 @@ pub static DRILLS: &[Drill] = &[
             Expect::ms("one_owner_ms", 120.0),
         ],
         shows: &[("one_owner_ms", "heal → one owner, ms"), ("failback_outage_ms", "outage after the heal, ms")],
+        adverts: None,
     },
     Drill {
         name: "backup-dropped",
@@ -169,6 +190,7 @@ pub static DRILLS: &[Drill] = &[
             Expect::ms("one_owner_ms", 120.0),
         ],
         shows: &[("failed", "failed requests"), ("one_owner_ms", "heal → one owner, ms")],
+        adverts: None,
     },
     Drill {
         name: "worker-killed",
@@ -177,6 +199,7 @@ pub static DRILLS: &[Drill] = &[
         hold: 1500 * MS,
         expect: &[Expect::count("role_changes", 0.0), Expect::ms("outage_ms", 100.0), ONE_OWNER],
         shows: &[("role_changes", "role changes"), ("outage_ms", "outage, ms")],
+        adverts: None,
     },
     Drill {
         name: "worker-lost",
@@ -185,6 +208,7 @@ pub static DRILLS: &[Drill] = &[
         hold: 2000 * MS,
         expect: &[Expect::ms("address_gone_ms", 250.0).must(), Expect::ms("peer_active_ms", 300.0).must(), ONE_OWNER],
         shows: &[("address_gone_ms", "address gone after, ms"), ("peer_active_ms", "peer Active after, ms")],
+        adverts: None,
     },
     Drill {
         name: "worker-hung",
@@ -193,6 +217,7 @@ pub static DRILLS: &[Drill] = &[
         hold: 2500 * MS,
         expect: &[Expect::ms("peer_active_ms", 310.0).must(), Expect::ms("address_gone_ms", 450.0).must()],
         shows: &[("peer_active_ms", "peer Active after, ms"), ("address_gone_ms", "address gone after, ms")],
+        adverts: None,
     },
     Drill {
         name: "agent-killed",
@@ -206,6 +231,7 @@ pub static DRILLS: &[Drill] = &[
             Expect { allowance: 500.0, ..Expect::count("dual_holder_ms", 3000.0) },
         ],
         shows: &[("outage_ms", "outage, ms"), ("one_answerer_ms", "one answerer after, ms")],
+        adverts: None,
     },
     Drill {
         name: "planned-drain",
@@ -214,6 +240,7 @@ pub static DRILLS: &[Drill] = &[
         hold: 1500 * MS,
         expect: &[NOTHING_FAILS, Expect::ms("takeover_ms", 1000.0).must(), ONE_OWNER],
         shows: &[("failed", "failed requests")],
+        adverts: None,
     },
     Drill {
         name: "failback",
@@ -222,6 +249,7 @@ pub static DRILLS: &[Drill] = &[
         hold: 2500 * MS,
         expect: &[NOTHING_FAILS, Expect::ms("takeover_ms", 2500.0).must(), ONE_OWNER],
         shows: &[("failed", "failed requests")],
+        adverts: None,
     },
     Drill {
         name: "address-deleted",
@@ -230,6 +258,19 @@ pub static DRILLS: &[Drill] = &[
         hold: 1000 * MS,
         expect: &[Expect::ms("address_back_ms", 50.0).must(), Expect::count("role_changes", 0.0), ONE_OWNER],
         shows: &[("address_back_ms", "address back after, ms"), ("failed", "failed requests")],
+        adverts: None,
+    },
+    blind("blind-1s", "the switch drops the Active's frames, adverts every second", 1000 * MS),
+    blind("blind-100ms", "the switch drops the Active's frames, adverts every 100 ms", 100 * MS),
+    blind("blind-10ms", "the switch drops the Active's frames, adverts every 10 ms", 10 * MS),
+    Drill {
+        name: "busy-host",
+        fault: Fault::BusyHost,
+        about: "eight busy loops on every processor's back, adverts every 50 ms: nobody takes over",
+        hold: 8000 * MS,
+        expect: &[Expect::count("role_changes", 0.0)],
+        shows: &[("role_changes", "role changes"), ("advert_late_max_ms", "latest advert, ms late")],
+        adverts: Some(50 * MS),
     },
     Drill {
         name: "no-fault",
@@ -238,6 +279,7 @@ pub static DRILLS: &[Drill] = &[
         hold: 2000 * MS,
         expect: TWIN,
         shows: &[("failed", "failed requests")],
+        adverts: None,
     },
 ];
 

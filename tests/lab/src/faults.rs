@@ -2,15 +2,19 @@
 
 use crate::clock::{Ns, now};
 use crate::fabric::Lb;
-use crate::process::{Pidfd, alive};
+use crate::process::{Pidfd, Proc, alive};
 use crate::subject::{Place, Subject};
 use anyhow::{Result, bail};
 use rustix::process::Signal;
+use std::process::Command;
 use std::time::Duration;
 
 /// How often a drain is asked for, and the pause after a refusal.
 const DRAIN_TRIES: u32 = 4;
 const DRAIN_PAUSE: Duration = Duration::from_millis(400);
+
+/// Loops of [`Fault::BusyHost`].
+const BUSY_LOOPS: usize = 8;
 
 /// Every fault the drills know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +43,8 @@ pub enum Fault {
     Failback,
     /// Someone runs `ip addr del` on the VIP.
     AddressDeleted,
+    /// Eight busy loops on the machine that both hosts run on.
+    BusyHost,
     /// Nothing.
     NoFault,
 }
@@ -87,6 +93,15 @@ pub fn inject(fault: Fault, place: &mut Place, subject: &mut dyn Subject) -> Res
             Ok(t)
         }
         Fault::AddressDeleted => place.fabric.delete_vip(lb),
+        Fault::BusyHost => {
+            for n in 0..BUSY_LOOPS {
+                let mut c = Command::new("sh");
+                c.args(["-c", "while :; do :; done"]);
+                let log = place.file(&format!("busy{n}.log"));
+                place.busy.push(Proc::start(format!("busy loop {n}"), c, &log)?);
+            }
+            Ok(now())
+        }
         Fault::NoFault => Ok(now()),
     }
 }
@@ -145,6 +160,7 @@ pub fn repair(fault: Fault, place: &mut Place, subject: &mut dyn Subject, hung: 
         Fault::WorkerLost => subject.worker_can_start(place, lb, true)?,
         Fault::AgentKilled => subject.start_again(place, lb)?,
         Fault::PlannedDrain => subject.undrain(place, lb)?,
+        Fault::BusyHost => place.busy.clear(),
         Fault::WorkerKilled | Fault::Failback | Fault::AddressDeleted | Fault::NoFault => {}
     }
     Ok(t)

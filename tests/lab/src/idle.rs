@@ -4,7 +4,7 @@ use crate::balancer::Kind;
 use crate::clock::{MS, Ns, ms_between, now, sleep_until};
 use crate::fabric::{Fabric, Lb, wait_for};
 use crate::run::{Options, subject};
-use crate::subject::{Place, SubjectKind};
+use crate::subject::{INTERVAL, Place, SubjectKind};
 use crate::watch::address::holds_vip;
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ pub fn idle(o: &Options, vips: u8, seconds: u32) -> Result<Cost> {
     let mut subject = subject(o)?;
     let channel = o.channel && o.subject == SubjectKind::Holdfast;
     let balancer = o.balancer.unwrap_or_else(Kind::best);
-    let place = Place { fabric: Fabric::up(o.keep)?, balancer, channel, vips };
+    let place = Place { fabric: Fabric::up(o.keep)?, balancer, channel, vips, adverts: INTERVAL, busy: Vec::new() };
     let measured = (|| {
         for lb in Lb::BOTH {
             subject.start(&place, lb)?;

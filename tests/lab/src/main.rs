@@ -244,6 +244,7 @@ impl DrillOptions {
             interval: self.interval_ms * MS,
             flows: self.flows.into(),
             narrate: self.verbose,
+            ..Options::default()
         }
     }
 }

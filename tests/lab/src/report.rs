@@ -4,13 +4,13 @@ use crate::balancer::Kind;
 use crate::clock::{MS, Ns, ms_between};
 use crate::drills::{Drill, Expect, Of, TWIN};
 use crate::fabric::{Lb, VRID};
+use crate::faults::Fault;
 use crate::load::fresh;
 use crate::metrics::{
     Advert, Answer, Class, Flow, GRACE, Held, Sample, Span, Spread, advert_lateness_ms, broken_flows, dual_advertisers,
     dual_holders, outage, percentile, role_changes, total_ms,
 };
 use crate::run::{Options, UDP_INTERVAL};
-use crate::subject::INTERVAL;
 use crate::watch::{address::POLL, reference::VOID, wire};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -20,6 +20,8 @@ use std::fmt::Write;
 pub struct Measured {
     /// Time between two fresh requests.
     pub interval: Ns,
+    /// Adverts' interval.
+    pub adverts: Ns,
     /// When the noise floor's measurement began.
     pub steady: Ns,
     /// When the fault was injected.
@@ -188,9 +190,12 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
     let gone = first(loser, false, m.fault).filter(|&t| t < m.end);
     set("detect_ms", [resigned, active, claimed, gone].into_iter().flatten().min().map(since));
     set("takeover_ms", claimed.map(since));
+    if drill.fault == Fault::SilentDrop {
+        set("blind_excess_ms", blind_excess(m, winner, loser));
+    }
     set("peer_active_ms", active.map(since));
     set("address_gone_ms", gone.filter(|&t| t < back.max(m.fault + 1)).map(since));
-    if drill.fault == crate::faults::Fault::AddressDeleted {
+    if drill.fault == Fault::AddressDeleted {
         // Gone and back between two polls: it was back within one.
         let returned = match gone {
             Some(t) => first(loser, true, t).map(since),
@@ -205,7 +210,7 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
     if claimed.is_some() {
         set("one_answerer_ms", Some(last_answer(loser, settled).map_or(0.0, since)));
     }
-    let interval = INTERVAL.as_nanos() as u64;
+    let interval = m.adverts;
     let answering = dual_holders(&m.wire.answers, wire::PROBE, whole);
     let advertising = dual_advertisers(&m.wire.adverts, VRID, interval, whole);
     set("dual_holder_ms", Some(total_ms(&answering)));
@@ -236,6 +241,10 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
     let tenth = ms_between(0, interval) / 10.0;
     set("late_adverts", Some(late.iter().filter(|&&l| l > tenth).count() as f64));
     set("advert_late_p99_ms", percentile(&late, 0.99));
+    if drill.fault == Fault::BusyHost {
+        let busy = advert_lateness_ms(&m.wire.adverts, loser.front(), interval, during);
+        set("advert_late_max_ms", percentile(&busy, 1.0));
+    }
     let worst =
         |l: &[(Ns, Ns)]| l.iter().filter(|(t, _)| *t >= m.steady && *t < m.end).map(|(_, l)| *l).max().unwrap_or(0);
     let (machine, prober) = (worst(&m.late), worst(&m.fresh.late));
@@ -246,6 +255,16 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
     }
     run.timeline = timeline(m, back, &o);
     run
+}
+
+/// How much later than three intervals and its skew time after the last advert that it can have heard the winner
+/// spoke (RFC 9568 section 6.1).
+fn blind_excess(m: &Measured, winner: Lb, loser: Lb) -> Option<f64> {
+    let adverts = || m.wire.adverts.iter().filter(|a| a.vrid == VRID && a.priority > 0);
+    let last = adverts().filter(|a| a.source == loser.front() && a.at < m.fault).map(|a| a.at).max()?;
+    let first = adverts().find(|a| a.source == winner.front() && a.at >= m.fault).map(|a| a.at)?;
+    let skew = m.adverts * (256 - u64::from(winner.priority())) / 256;
+    Some(ms_between(last, first) - ms_between(0, 3 * m.adverts + skew))
 }
 
 /// A fault says something only about a pair that was at rest: why this one wasn't, in the second before its fault.
@@ -270,7 +289,7 @@ fn timeline(m: &Measured, back: Ns, o: &crate::metrics::Outage) -> Vec<(f64, Str
         let who = Lb::with_front(a.source).map_or("unknown", Lb::name);
         if a.priority == 0 {
             all.push((a.at, format!("advert from {who}: resigns (priority 0)")));
-        } else if advertised.insert(who, a.at).is_none_or(|t| a.at > t + 3 * INTERVAL.as_nanos() as u64) {
+        } else if advertised.insert(who, a.at).is_none_or(|t| a.at > t + 3 * m.adverts) {
             all.push((a.at, format!("advert from {who}: Active, priority {}", a.priority)));
         }
     }

@@ -66,6 +66,10 @@ pub struct Options {
     pub flows: usize,
     /// Print each run's timeline to stderr as it happens.
     pub narrate: bool,
+    /// Adverts' interval.
+    pub adverts: Duration,
+    /// How long a fault is left, instead of the drill's own time.
+    pub hold: Option<Ns>,
 }
 
 impl Default for Options {
@@ -82,6 +86,8 @@ impl Default for Options {
             interval: 5 * MS,
             flows: 20,
             narrate: false,
+            adverts: INTERVAL,
+            hold: None,
         }
     }
 }
@@ -106,7 +112,8 @@ impl Session {
         let mut subject = subject(o)?;
         let balancer = o.balancer.unwrap_or_else(Kind::best);
         let channel = o.channel && o.subject == SubjectKind::Holdfast;
-        let place = Place { fabric: Fabric::up(o.keep)?, balancer, channel, vips: 1 };
+        let place =
+            Place { fabric: Fabric::up(o.keep)?, balancer, channel, vips: 1, adverts: o.adverts, busy: Vec::new() };
         let responder = Responder::start(&place.fabric)?;
         for lb in Lb::BOTH {
             if let Err(e) = subject.start(&place, lb) {
@@ -167,6 +174,7 @@ pub fn subject(o: &Options) -> Result<Box<dyn Subject>> {
 pub fn drill(drill: &Drill, o: &Options) -> Result<Report> {
     env::require_basics()?;
     let probe = subject(o)?;
+    let o = &Options { adverts: drill.adverts.map_or(o.adverts, Duration::from_nanos), ..o.clone() };
     let balancer = o.balancer.unwrap_or_else(Kind::best);
     let channel = o.channel && o.subject == SubjectKind::Holdfast;
     let mut report = Report::new(drill, &probe.version(), balancer, channel, o);
@@ -188,6 +196,7 @@ pub fn drill(drill: &Drill, o: &Options) -> Result<Report> {
 /// # Errors
 /// [`env::Lacks`] when the machine can't run it.
 pub fn drill_more(report: &mut Report, drill: &Drill, o: &Options, wanted: usize) -> Result<()> {
+    let o = &Options { adverts: drill.adverts.map_or(o.adverts, Duration::from_nanos), ..o.clone() };
     let mut session: Option<Session> = None;
     let (mut errors, mut voids) = (0, 0);
     while report.valid() < wanted && errors < 2 && voids <= VOIDS_MAX {
@@ -247,6 +256,8 @@ struct Instruments {
     wire: Wire,
     addresses: Addresses,
     reference: Reference,
+    /// Adverts' interval.
+    adverts: Ns,
 }
 
 impl Instruments {
@@ -255,12 +266,13 @@ impl Instruments {
             wire: Wire::start(&place.fabric.ns("obs"))?,
             addresses: Addresses::start(&place.fabric)?,
             reference: Reference::start()?,
+            adverts: place.adverts.as_nanos() as u64,
         })
     }
 
     /// `owner` alone holds the VIP and alone advertises it, by what kernels and wire say.
     fn settled_on(&self, owner: Lb) -> bool {
-        let interval = INTERVAL.as_nanos() as u64;
+        let interval = self.adverts;
         let since = now().saturating_sub(3 * interval);
         let log = self.wire.log();
         let recent: Vec<_> = log
@@ -281,7 +293,7 @@ impl Instruments {
     /// isn't a matter of when the drill happened to start.
     fn at_phase(&self, t: Ns, nth: usize) -> Ns {
         const GOLDEN: f64 = 0.618_033_988_749_895;
-        let interval = INTERVAL.as_nanos() as u64;
+        let interval = self.adverts;
         let Some(last) = self.wire.log().adverts.iter().rfind(|a| a.vrid == VRID).map(|a| a.at) else { return t };
         let phase = ((nth as f64 + 0.5) * GOLDEN).fract() * interval as f64;
         let first = last + phase as u64;
@@ -410,6 +422,7 @@ struct Times {
 fn record(t: Times, loads: Loads, instruments: Instruments, place: &Place) -> Result<Measured> {
     Ok(Measured {
         interval: loads.interval,
+        adverts: place.adverts.as_nanos() as u64,
         steady: t.steady,
         fault: t.fault,
         repair: t.repair,
@@ -448,11 +461,12 @@ fn one_run(drill: &Drill, o: &Options, s: &mut Session, nth: usize) -> Result<Ru
         if o.twin { now() } else { faults::inject(drill.fault, &mut s.place, &mut *s.subject).context("the fault")? };
     // A command returns when it is done; everything else is held from the moment it was done.
     let from = if matches!(drill.fault, Fault::PlannedDrain | Fault::Failback) { now() } else { fault };
-    while now() < from + drill.hold {
+    let hold = o.hold.unwrap_or(drill.hold);
+    while now() < from + hold {
         if !o.twin {
             faults::insist(drill.fault, &*s.subject);
         }
-        sleep_until((now() + 5 * MS).min(from + drill.hold));
+        sleep_until((now() + 5 * MS).min(from + hold));
     }
     let repair = if o.twin {
         now()

@@ -6,7 +6,7 @@
 use crate::balancer::Kind;
 use crate::fabric::{Fabric, Lb, wait_for};
 use crate::subject::holdfast::Holdfast;
-use crate::subject::{Place, Subject};
+use crate::subject::{INTERVAL, Place, Subject};
 use crate::watch::address::holds_vip;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ type Inventory = BTreeMap<String, usize>;
 pub fn start_stop(binary: &Path, times: u32) -> Result<Vec<String>> {
     crate::env::require_basics()?;
     let fabric = Fabric::up(false)?;
-    let place = Place { fabric, balancer: Kind::best(), channel: false, vips: 1 };
+    let place = Place { fabric, balancer: Kind::best(), channel: false, vips: 1, adverts: INTERVAL, busy: Vec::new() };
     let mut subject = Holdfast::new(binary.to_owned());
     subject.prepare(&place, Lb::Lb1)?;
     place.balancer.nat(&place.fabric, Lb::Lb1, true)?;

@@ -97,6 +97,9 @@ struct Piece {
     /// garbage: packets per second.
     #[serde(default = "rate")]
     rate: u32,
+    /// drill: how long the fault is left, seconds, instead of the drill's own time.
+    #[serde(default)]
+    hold: Option<u64>,
     /// garbage, idle: how long.
     #[serde(default = "seconds")]
     seconds: u32,
@@ -132,6 +135,7 @@ impl Piece {
             repeat: self.repeat,
             twin: self.kind == Kind::Twin,
             strict: self.strict,
+            hold: self.hold.map(|seconds| seconds * crate::clock::SECOND),
             ..Options::default()
         }
     }

@@ -4,7 +4,7 @@ use crate::balancer::Kind;
 use crate::fabric::{Lb, wait_for};
 use crate::faults::Fault;
 use crate::process::{Proc, Stat, children, kill_pid};
-use crate::subject::{INTERVAL, Place, Subject};
+use crate::subject::{Place, Subject};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -88,7 +88,7 @@ impl Holdfast {
             let argv: Vec<String> = argv.iter().map(|a| format!("{a:?}")).collect();
             t += &format!("[[balancer]]\nname = \"balancer\"\nkind = \"{kind}\"\ncommand = [{}]\n\n", argv.join(", "));
         }
-        let ms = INTERVAL.as_millis();
+        let ms = place.adverts.as_millis();
         t += "[[check]]\nname = \"web\"\nhttp = \"http://127.0.0.1:80/healthz\"\ninterval = \"100ms\"\n\
               fast_interval = \"100ms\"\ntimeout = \"100ms\"\nfall = 2\nrise = 2\n\n";
         for (n, address, vrid) in place.addresses() {

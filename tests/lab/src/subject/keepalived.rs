@@ -92,10 +92,11 @@ fn config(place: &Place, lb: Lb, track: &Path) -> String {
          interval 1\n  timeout 1\n  fall 1\n  rise 1\n}}\n",
         track.display()
     );
+    let adverts = place.adverts.as_secs_f64();
     for (n, address, vrid) in place.addresses() {
         t += &format!(
             "vrrp_instance web{n} {{\n  state BACKUP\n  interface eth0\n  virtual_router_id {vrid}\n  priority {}\n  \
-             advert_int 0.1\n  virtual_ipaddress {{\n    {address}/32 dev eth0\n  }}\n  \
+             advert_int {adverts}\n  virtual_ipaddress {{\n    {address}/32 dev eth0\n  }}\n  \
              track_file {{\n    balancer\n  }}\n  track_script {{\n    web\n  }}\n}}\n",
             lb.priority()
         );

@@ -6,12 +6,13 @@ pub mod keepalived;
 use crate::balancer::Kind;
 use crate::fabric::{Fabric, Lb, VIP, VRID};
 use crate::faults::Fault;
+use crate::process::Proc;
 use anyhow::Result;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Adverts' interval in every drill.
+/// Adverts' interval where a drill doesn't say otherwise.
 pub const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Which subject.
@@ -36,6 +37,10 @@ pub struct Place {
     pub channel: bool,
     /// How many VIPs: the drills' one and, to measure what more cost, others after it.
     pub vips: u8,
+    /// Adverts' interval.
+    pub adverts: Duration,
+    /// Busy loops of a fault; they end with this.
+    pub busy: Vec<Proc>,
 }
 
 impl Place {
