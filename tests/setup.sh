@@ -48,6 +48,41 @@ if [ -n "$missing" ]; then
   done
 fi
 
+# Debian 12's keepalived and FRR know one of the two checksums of version 3 and IPv4; Debian 13's know both. They and
+# their libraries are unpacked below target/ (tests/interop/src/mixed/program.rs starts them there), nothing of them is
+# installed. Without them the cells of the matrix that need them are skipped, and say so.
+newer_peers() {
+  local root=${HOLDFAST_PEERS:-${CARGO_TARGET_DIR:-$PWD/target}/peers/debian13} work keyring
+  keyring=/usr/share/keyrings/debian-archive-keyring.gpg
+  [ ! -e "$root/complete" ] || return 0
+  [ "$(dpkg --print-architecture)" = amd64 ] && [ -e "$keyring" ] || return 1
+  say "fetching Debian 13's keepalived and FRR into $root (45 MB)"
+  work=$root.work
+  rm -rf "$root" "$work"
+  mkdir -p "$root" "$work"/state/lists/partial "$work"/cache/archives/partial
+  touch "$work/state/status"
+  echo "deb [signed-by=$keyring] http://deb.debian.org/debian trixie main" > "$work/sources.list"
+  cat > "$work/apt.conf" <<CONF
+Dir::Etc::sourcelist "$work/sources.list";
+Dir::Etc::sourceparts "$work/none";
+Dir::Etc::preferencesparts "$work/none";
+Dir::State "$work/state";
+Dir::State::status "$work/state/status";
+Dir::Cache "$work/cache";
+APT::Install-Recommends "false";
+APT::Sandbox::User "root";
+Acquire::Languages "none";
+CONF
+  APT_CONFIG=$work/apt.conf apt-get update -qq >/dev/null 2>&1 || return 1
+  APT_CONFIG=$work/apt.conf apt-get install -qq -y --download-only keepalived frr >/dev/null 2>&1 || return 1
+  for deb in "$work"/cache/archives/*.deb; do dpkg-deb -x "$deb" "$root" || return 1; done
+  rm -rf "$work"
+  touch "$root/complete"
+}
+if [ "$what" != demo ] && ! newer_peers; then
+  say "Debian 13's keepalived and FRR could not be fetched: cells of tests/interop that need them are skipped"
+fi
+
 id holdfast >/dev/null 2>&1 || {
   say "creating the system user 'holdfast'"
   useradd --system --no-create-home --shell /usr/sbin/nologin holdfast

@@ -115,16 +115,19 @@ impl Cell {
         self.preferred == Kind::Holdfast || self.other == Kind::Holdfast
     }
 
+    /// Whether it needs newer peers than Debian 12 has: those have the pseudo-header's checksum only.
+    #[must_use]
+    pub fn newer(&self) -> bool {
+        let choice = self.version == Version::V3 && self.families.contains(&Family::V4);
+        choice && self.checksum == Checksum::Message
+    }
+
     /// Why it can't be run, if it can't, whatever this machine has.
     #[must_use]
     pub fn impossible(&self) -> Option<&'static str> {
         let frr = self.preferred == Kind::Frr || self.other == Kind::Frr;
-        let message = self.version == Version::V3 && self.families.contains(&Family::V4);
         if frr && self.transport == Transport::Unicast {
             return Some("vrrpd has no unicast");
-        }
-        if message && self.checksum == Checksum::Message {
-            return Some("Debian 12's keepalived and vrrpd have the pseudo-header's only");
         }
         None
     }

@@ -2,17 +2,21 @@
 
 use super::cell::{Family, VIP6};
 use super::node::{Node, Seat, tail};
-use anyhow::{Context, Result, bail, ensure};
-use holdfast_lab::env::{Lacks, find_program};
+use super::program::Program;
+use anyhow::{Context, Result, ensure};
 use holdfast_lab::fabric::{VIP, VRID, wait_for};
 use holdfast_lab::process::Proc;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Where Debian puts the daemons.
-const DAEMONS: &str = "/usr/lib/frr";
+#[derive(Debug)]
+struct Programs {
+    zebra: Program,
+    vrrpd: Program,
+    vtysh: Program,
+}
 
 /// One vrrpd.
 #[derive(Debug)]
@@ -23,6 +27,7 @@ pub struct Frr {
     vrrpd: Option<Proc>,
     /// Its files and sockets: they belong to FRR's own user, so no other file may lie there.
     home: PathBuf,
+    programs: Programs,
 }
 
 impl Frr {
@@ -31,21 +36,15 @@ impl Frr {
     /// # Errors
     /// It isn't installed, or its directory can't be made.
     pub fn new(seat: Seat) -> Result<Self> {
-        for program in ["zebra", "vrrpd"] {
-            if !Path::new(DAEMONS).join(program).is_file() {
-                bail!(Lacks(format!("{DAEMONS}/{program} (package frr)")));
-            }
-        }
-        if find_program("vtysh").is_none() {
-            bail!(Lacks("vtysh (package frr)".into()));
-        }
+        let [zebra, vrrpd, vtysh] = ["zebra", "vrrpd", "vtysh"].map(|name| Program::find(name, &seat.cell));
+        let programs = Programs { zebra: zebra?, vrrpd: vrrpd?, vtysh: vtysh? };
         // The virtual addresses stay on this host while it is Backup, on interfaces that are down. Linux answers ARP
         // for any address of the host on any interface unless told otherwise, so a Backup would answer from eth0.
         seat.sysctl("net/ipv4/conf/all/arp_ignore", "1")?;
         seat.sysctl("net/ipv4/conf/all/arp_announce", "2")?;
         let home = seat.file("frr");
         std::fs::create_dir_all(&home)?;
-        Ok(Self { priority: seat.priority, seat, zebra: None, vrrpd: None, home })
+        Ok(Self { priority: seat.priority, seat, zebra: None, vrrpd: None, home, programs })
     }
 
     /// The interfaces that carry the virtual addresses: an administrator makes them, vrrpd finds them by their MAC.
@@ -80,6 +79,9 @@ impl Frr {
             self.priority,
             self.seat.cell.interval().as_millis()
         );
+        if self.seat.cell.newer() {
+            writeln!(t, " no vrrp {VRID} checksum-with-ipv4-pseudoheader")?;
+        }
         for family in self.seat.cell.families {
             match family {
                 Family::V4 => writeln!(t, " vrrp {VRID} ip {VIP}")?,
@@ -93,8 +95,8 @@ impl Frr {
         Ok(())
     }
 
-    fn daemon(&self, name: &str) -> Result<Proc> {
-        let mut command = self.seat.ns.command(Path::new(DAEMONS).join(name));
+    fn daemon(&self, name: &str, program: &Program) -> Result<Proc> {
+        let mut command = program.inside(&self.seat.ns);
         for (flag, file) in [("-f", format!("{name}.conf")), ("-i", format!("{name}.pid")), ("-z", "zserv".into())] {
             command.arg(flag).arg(self.home.join(file));
         }
@@ -111,7 +113,7 @@ impl Frr {
     }
 
     fn vtysh(&self, lines: &[&str]) -> Result<String> {
-        let mut command = Command::new("vtysh");
+        let mut command = self.programs.vtysh.command();
         command.arg("--vty_socket").arg(&self.home);
         lines.iter().for_each(|line| {
             command.args(["-c", line]);
@@ -134,9 +136,9 @@ impl Node for Frr {
         for socket in ["zserv", "vrrpd.vty", "zebra.vty"] {
             let _absent = std::fs::remove_file(self.home.join(socket));
         }
-        self.zebra = Some(self.daemon("zebra")?);
+        self.zebra = Some(self.daemon("zebra", &self.programs.zebra)?);
         self.appears("zserv")?;
-        self.vrrpd = Some(self.daemon("vrrpd")?);
+        self.vrrpd = Some(self.daemon("vrrpd", &self.programs.vrrpd)?);
         self.appears("vrrpd.vty")
     }
 

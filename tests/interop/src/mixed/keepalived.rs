@@ -2,6 +2,7 @@
 
 use super::cell::{Family, Kind, Transport, VIP6, VIRTUAL_LINK_LOCAL, Version};
 use super::node::{Node, Seat, tail};
+use super::program::Program;
 use anyhow::{Context, Result, ensure};
 use holdfast_lab::fabric::{VIP, VRID, wait_for};
 use holdfast_lab::process::{Proc, children, kill_pid};
@@ -15,13 +16,17 @@ pub struct Keepalived {
     seat: Seat,
     priority: u8,
     daemon: Option<Proc>,
+    program: Program,
 }
 
 impl Keepalived {
     /// One that isn't started yet.
-    #[must_use]
-    pub fn new(seat: Seat) -> Self {
-        Self { priority: seat.priority, seat, daemon: None }
+    ///
+    /// # Errors
+    /// It isn't there.
+    pub fn new(seat: Seat) -> Result<Self> {
+        let program = Program::find("keepalived", &seat.cell)?;
+        Ok(Self { priority: seat.priority, seat, daemon: None, program })
     }
 
     fn configure(&self) -> Result<()> {
@@ -48,6 +53,8 @@ impl Keepalived {
             )?;
             if family == Family::V6 {
                 t += "  native_ipv6\n";
+            } else if seat.cell.newer() {
+                t += "  v3_checksum_as_v2\n";
             }
             if seat.cell.transport == Transport::Unicast {
                 let (own, peer) = (seat.own(family), seat.peer(family));
@@ -69,9 +76,10 @@ impl Node for Keepalived {
     fn start(&mut self) -> Result<()> {
         self.configure()?;
         let seat = &self.seat;
-        let mut command = seat.ns.command("keepalived");
+        let mut command = self.program.inside(&seat.ns);
         command.args(["-n", "-l", "-D", "-P", "-f"]).arg(seat.file("keepalived.conf"));
-        for (flag, name) in [("-p", "parent.pid"), ("-r", "vrrp.pid")] {
+        // Newer ones lock those of processes that they don't start, too.
+        for (flag, name) in [("-p", "parent.pid"), ("-r", "vrrp.pid"), ("-c", "checkers.pid"), ("-b", "bfd.pid")] {
             let file = seat.file(name);
             let _absent = std::fs::remove_file(&file);
             command.arg(flag).arg(file);

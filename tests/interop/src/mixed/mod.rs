@@ -7,6 +7,7 @@
 //! | [`scenario`] | the round that every cell goes through, as data, and what must hold after each step |
 //! | [`node`] | what a router under test can be told to do |
 //! | [`keepalived`], [`frr`], [`holdfast`] | the routers |
+//! | [`program`] | where the peers' programs are |
 //! | [`wire`] | what went over the two routers' ports, and the probes that make an owner answer |
 //! | [`judge`] | who owned the address from when to when, and for how long both did |
 //! | [`runner`] | a cell's rounds, many cells side by side |
@@ -18,6 +19,7 @@ pub mod holdfast;
 pub mod judge;
 pub mod keepalived;
 pub mod node;
+pub mod program;
 pub mod runner;
 pub mod scenario;
 pub mod table;

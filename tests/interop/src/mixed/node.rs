@@ -94,7 +94,7 @@ impl Seat {
     pub fn node(self) -> Result<Box<dyn Node>> {
         Ok(match self.cell.kind(self.lb.index()) {
             Kind::Holdfast => Box::new(Holdfast::new(self)?),
-            Kind::Keepalived => Box::new(Keepalived::new(self)),
+            Kind::Keepalived => Box::new(Keepalived::new(self)?),
             Kind::Frr => Box::new(Frr::new(self)?),
         })
     }

@@ -87,11 +87,15 @@ impl Pair {
         let nodes = [seat(Lb::Lb1, HIGH)?, seat(Lb::Lb2, LOW)?];
         let wire = Wire::start(&fabric, cell.families)?;
         let mut pair = Self { cell, nodes, wire, fabric, cuts: Vec::new() };
-        pair.nodes[0].start()?;
-        pair.rest(Lb::Lb1)?;
-        pair.nodes[1].start()?;
-        pair.rest(Lb::Lb1).context("at the start")?;
+        for index in [0, 1] {
+            let started = pair.nodes[index].start().and_then(|()| pair.rest(Lb::Lb1));
+            started.with_context(|| format!("at the start of {:?}\n{}", Lb::BOTH[index], pair.logs()))?;
+        }
         Ok(pair)
+    }
+
+    fn logs(&self) -> String {
+        self.nodes.iter().flat_map(|n| n.logs().lines().map(|l| format!("    {l}\n")).collect::<Vec<_>>()).collect()
     }
 
     fn round(&mut self, limits: Limits, verbose: bool) -> (Vec<Outcome>, Option<String>) {
@@ -193,8 +197,7 @@ impl Pair {
         for line in timeline(seen, at) {
             t += &format!("    {line}\n");
         }
-        let logs: String = self.nodes.iter().map(|n| n.logs()).collect();
-        t += &logs.lines().map(|l| format!("    {l}\n")).collect::<String>();
+        t += &self.logs();
         t += &self.fabric.complaints();
         t
     }
