@@ -6,8 +6,8 @@
 use crate::os::addr::{AddressSocket, Wanted, step_error};
 use crate::os::announce::Announcer;
 use crate::os::link;
-use crate::os::vrrp::{Batch, Receiver, Sender};
-use holdfast_node::io::{SocketKey, Step, StepError};
+use crate::os::vrrp::{Batch, Family, Receiver, Sender};
+use holdfast_node::io::{Link, SocketKey, Step, StepError};
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Bound;
@@ -36,6 +36,8 @@ pub struct VrrpSockets {
     pub receiver: Arc<Receiver>,
     /// Sends; the keeper gets a duplicate.
     pub sender: Arc<Sender>,
+    /// The interface's MTU when the membership was last looked at.
+    mtu: Option<u32>,
 }
 
 /// Owns the sockets through which the kernel is changed, in the network namespace of the thread that opened it.
@@ -124,6 +126,17 @@ impl Executor {
         Poll::Pending
     }
 
+    /// The interface is like this now: where IPv6 was lost with the MTU and is back, its socket joins the group again.
+    /// `listed`: events before were lost.
+    pub fn link_changed(&mut self, link: &Link, listed: bool) {
+        let key = SocketKey { family: Family::V6, ifindex: Some(link.ifindex) };
+        let Some(sockets) = self.vrrp.get_mut(&key) else { return };
+        if sockets.mtu.replace(link.mtu) != Some(link.mtu) || listed {
+            // It fails while there is no IPv6; the event that ends this comes here too.
+            let _ = sockets.receiver.rejoin();
+        }
+    }
+
     /// What was done so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
@@ -193,7 +206,7 @@ impl Executor {
 
 fn open_vrrp(key: SocketKey) -> io::Result<VrrpSockets> {
     let receiver = Arc::new(Receiver::open(key.family, key.ifindex)?);
-    Ok(VrrpSockets { receiver, sender: Arc::new(Sender::open(key.family, key.ifindex)?) })
+    Ok(VrrpSockets { receiver, sender: Arc::new(Sender::open(key.family, key.ifindex)?), mtu: None })
 }
 
 fn wanted(step: &Step) -> Option<Wanted> {

@@ -338,9 +338,13 @@ impl Protocol {
             count += 1;
             match event {
                 Ok(MonitorEvent::Resync { links, addresses }) => {
+                    links.iter().for_each(|link| self.outputs.executor.link_changed(link, true));
                     self.feed(Input::Resync { links: &links, addresses: &addresses });
                 }
-                Ok(MonitorEvent::Link(link)) => self.feed(Input::Link(link)),
+                Ok(MonitorEvent::Link(link)) => {
+                    self.outputs.executor.link_changed(&link, false);
+                    self.feed(Input::Link(link));
+                }
                 Ok(MonitorEvent::LinkGone { ifindex }) => self.feed(Input::LinkGone { ifindex }),
                 Ok(MonitorEvent::Address(address)) => self.feed(Input::Address(address)),
                 Ok(MonitorEvent::AddressGone { ifindex, ip, prefix }) => {

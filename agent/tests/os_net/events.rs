@@ -3,9 +3,9 @@
 use crate::world::*;
 use holdfast::os::addr::AddressSocket;
 use holdfast::os::monitor::{Monitor, MonitorEvent};
-use holdfast::os::vrrp;
+use holdfast::os::vrrp::{self, Family};
 use holdfast::reconcile::Executor;
-use holdfast_node::io::{Address, Step};
+use holdfast_node::io::{Address, SocketKey, Step};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
@@ -231,5 +231,35 @@ fn a_port_that_leaves_its_bridge_is_not_gone() {
             _ => None,
         })
         .await;
+    });
+}
+
+#[test]
+fn a_socket_that_lost_its_group_with_the_interfaces_ipv6_gets_it_back_by_the_event() {
+    if skipped() {
+        return;
+    }
+    let namespace = Namespace::with_pair();
+    namespace.block_on(|| async {
+        let mut monitor = Monitor::open().expect("open");
+        until(&mut monitor, is_resync).await;
+        let mut executor = Executor::new().expect("open");
+        let socket = SocketKey { family: Family::V6, ifindex: Some(index("v0")) };
+        executor.execute(&Step::OpenVrrp { socket }).expect("open");
+        let member = || namespace.ip("maddress show dev v0").contains("ff02::12");
+        assert!(member());
+        for mtu in [1000, 1400] {
+            namespace.ip(&format!("link set v0 mtu {mtu}"));
+            assert!(!member());
+            until(&mut monitor, |event| match event {
+                MonitorEvent::Link(link) if link.name.as_str() == "v0" => {
+                    executor.link_changed(link, false);
+                    (link.mtu == mtu).then_some(())
+                }
+                _ => None,
+            })
+            .await;
+        }
+        assert!(member());
     });
 }
