@@ -110,7 +110,7 @@ fn defaults_are_as_documented() {
     assert_eq!(value["checks"][0]["shared"], false);
     assert_eq!(value["checks"][0]["probe"]["http"]["expect"], serde_json::json!([[200, 399]]));
     assert_eq!(value["checks"][0]["probe"]["http"]["host"], "127.0.0.1");
-    assert_eq!(value["vips"][0]["balancer"], serde_json::Value::Null);
+    assert_eq!(value["vips"][0]["balancers"], serde_json::json!([]));
     assert_eq!(value["vips"][0]["checks"], serde_json::json!([0]));
     assert_eq!(value["vips"][0]["last_node"], "keep");
     assert_eq!(value["vips"][0]["vrrp"]["interval_ms"], 100);

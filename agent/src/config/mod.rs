@@ -4,8 +4,8 @@
 //! apart, and `cross` holds what must be true between sections. Everything that is wrong is collected and told in
 //! one go, each finding as `file:line:column: key.path: what is wrong; accepted: …`.
 //!
-//! What this module refuses to do: look at anything but the text. Whether an interface or a key file is there depends
-//! on the machine; `holdfast check` warns of it, `holdfast run` finds out.
+//! What this module refuses to do: look at anything but the text, and the MTU of interfaces that are there. Whether an
+//! interface or a key file is there depends on the machine; `holdfast check` warns of it, `holdfast run` finds out.
 
 mod cross;
 pub mod duration;
@@ -19,31 +19,51 @@ mod values;
 mod vip;
 
 pub use error::{ConfigErrors, Finding, Kind};
-use holdfast_node::config::Config;
+pub(crate) use file::mtu;
+use holdfast_node::config::{Config, InterfaceName};
 pub use schema::{Section, sections as schema_sections};
 use std::path::Path;
 use toml::de::DeTable;
 use tree::{Sink, Table};
 
-/// Reads and validates a file.
+/// The MTU of an interface, as far as it's to be judged by: an advert must fit it. `None`: don't.
+pub type MtuOf<'m> = &'m dyn Fn(&InterfaceName) -> Option<usize>;
+
+/// Reads and validates a file; adverts must fit the interfaces that are there.
 ///
 /// # Errors
 /// [`Kind::Syntax`] when it can't be read or isn't TOML, [`Kind::Semantics`] with everything else that is wrong.
 pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
+    load_for(path, &file::mtu)
+}
+
+/// As [`load`], for a machine with these MTUs.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_for(path: &Path, mtu: MtuOf<'_>) -> Result<Config, ConfigErrors> {
     let name = path.display().to_string();
     let bytes = file::read_regular(path, TEXT_MAX).map_err(|e| ConfigErrors::unreadable(&name, &file::in_words(&e)))?;
     let text = String::from_utf8(bytes).map_err(|e| {
         let line = e.as_bytes().iter().take(e.utf8_error().valid_up_to()).filter(|b| **b == b'\n').count() + 1;
         ConfigErrors::unreadable(&name, &format!("line {line} is not UTF-8"))
     })?;
-    parse(&text, &name)
+    parse_for(&text, &name, mtu)
 }
 
-/// Validates a text; `file` is only how messages name it.
+/// Validates a text, whatever the machine; `file` is only how messages name it.
 ///
 /// # Errors
 /// As [`load`].
 pub fn parse(text: &str, file: &str) -> Result<Config, ConfigErrors> {
+    parse_for(text, file, &|_| None)
+}
+
+/// As [`parse`], for a machine with these MTUs.
+///
+/// # Errors
+/// As [`load`].
+pub fn parse_for(text: &str, file: &str, mtu: MtuOf<'_>) -> Result<Config, ConfigErrors> {
     // Bytes, not characters: what is longer was not written by hand.
     if text.len() > TEXT_MAX {
         return Err(ConfigErrors::unreadable(file, &format!("longer than {TEXT_MAX} bytes")));
@@ -57,7 +77,7 @@ pub fn parse(text: &str, file: &str) -> Result<Config, ConfigErrors> {
         }
     };
     let mut sink = Sink::default();
-    let config = read(&Table::root(tree.get_ref()), &mut sink);
+    let config = read(&Table::root(tree.get_ref()), mtu, &mut sink);
     match config {
         Some(config) if sink.is_empty() => Ok(config),
         _ => Err(ConfigErrors::new(Kind::Semantics, file, text, sink.into_findings())),
@@ -67,7 +87,7 @@ pub fn parse(text: &str, file: &str) -> Result<Config, ConfigErrors> {
 /// Longest text that is looked at.
 const TEXT_MAX: usize = 4 << 20;
 
-fn read(root: &Table<'_>, sink: &mut Sink) -> Option<Config> {
+fn read(root: &Table<'_>, mtu: MtuOf<'_>, sink: &mut Sink) -> Option<Config> {
     root.known_keys(&schema::ROOT, sink);
     let node = sections::node(root, sink);
     let balancers: Vec<_> = root
@@ -80,20 +100,27 @@ fn read(root: &Table<'_>, sink: &mut Sink) -> Option<Config> {
     if root.get("vip").is_none() {
         root.require("vip", "at least one [[vip]] section", sink);
     }
-    let known = vip::Known { balancers: &balancers, checks: &checks };
+    let cluster = sections::cluster(root, sink);
+    let known = vip::Known::new(&balancers, &checks, root.get("cluster").is_some());
     let vips: Vec<_> =
         root.tables("vip", sections::VIPS_MAX, sink).iter().map(|table| vip::vip(table, &known, sink)).collect();
-    let cluster = sections::cluster(root, sink);
     let hooks: Vec<_> =
         root.tables("hook", sections::HOOKS_MAX, sink).iter().map(|table| sections::hook(table, sink)).collect();
 
+    let fifo = sections::notify(root, sink);
+
     cross::balancers(&balancers, sink);
     cross::vips(&vips, sink);
-    cross::checks(&checks, &vips, sink);
+    cross::adverts(&vips, mtu, sink);
+    let addresses = cross::Addresses::of(&vips);
+    cross::checks(&checks, &addresses, sink);
     cross::unique_names(&hooks, sink);
     if let Some(cluster) = &cluster {
-        cross::cluster(cluster, node.as_ref(), &vips, sink);
+        cross::cluster(cluster, node.as_ref(), &addresses, sink);
     }
+    cross::stays(&vips, &addresses, sink);
+    drop(addresses);
+    let units = vip::units::units(vips, &known, sink);
     let cluster = match cluster {
         Some(read) => Some(read.item?),
         None => None,
@@ -102,9 +129,9 @@ fn read(root: &Table<'_>, sink: &mut Sink) -> Option<Config> {
         node: node?.0,
         balancers: balancers.into_iter().map(|named| named.item).collect::<Option<_>>()?,
         checks: checks.into_iter().map(|named| named.item).collect::<Option<_>>()?,
-        vips: vips.into_iter().map(|vip| vip.named.item).collect::<Option<_>>()?,
+        vips: units?,
         cluster,
         hooks: hooks.into_iter().map(|named| named.item).collect::<Option<_>>()?,
-        fifo: None,
+        fifo: fifo?,
     })
 }

@@ -1,9 +1,9 @@
-//! What a check does: `http`, `tcp` or `exec`.
+//! What a check does: `http`, `tcp`, `exec` or `gateway`.
 
 use super::tree::{Sink, Table, Value};
-use super::values::{argv, shown, target_address};
-use holdfast_node::config::Probe;
-use std::net::SocketAddr;
+use super::values::{argv, host_address, interface, shown, target_address, word};
+use holdfast_node::config::{GatewayMethod, Probe};
+use std::net::{IpAddr, SocketAddr};
 
 const ACCEPTED_HTTP: &str = "http://ip[:port][/path], as \"http://127.0.0.1:80/healthz\"";
 const ACCEPTED_EXPECT: &str = "statuses of 100 to 599 as [200, \"300-399\"]";
@@ -12,10 +12,12 @@ const REQUEST_TEXT_MAX: usize = 1024;
 /// Most ranges in `expect`.
 const EXPECT_MAX: usize = 32;
 
-/// Reads the one of the three that is given.
+/// Keys that say what is done.
+const KINDS: [&str; 4] = ["http", "tcp", "exec", "gateway"];
+
+/// Reads the one of the four that is given.
 pub(super) fn read(check: &Table<'_>, sink: &mut Sink) -> Option<Probe> {
-    let given: Vec<(&str, Value<'_>)> =
-        ["http", "tcp", "exec"].into_iter().filter_map(|key| Some((key, check.get(key)?))).collect();
+    let given: Vec<(&str, Value<'_>)> = KINDS.into_iter().filter_map(|key| Some((key, check.get(key)?))).collect();
     let [(key, value)] = given.as_slice() else {
         let what = match given.as_slice() {
             // `tls` alone was already told as not supported.
@@ -23,13 +25,21 @@ pub(super) fn read(check: &Table<'_>, sink: &mut Sink) -> Option<Probe> {
             [] => "has nothing to do".to_owned(),
             several => format!("has {}", several.iter().map(|(key, _)| *key).collect::<Vec<_>>().join(" and ")),
         };
-        sink.push(check.place.span.clone(), &check.place.path, what, Some("exactly one of http, tcp, exec".to_owned()));
+        let accepted = format!("exactly one of {}", KINDS.join(", "));
+        sink.push(check.place.span.clone(), &check.place.path, what, Some(accepted));
         return None;
     };
     if *key != "http" {
         for only_http in ["host", "expect"] {
             if let Some(value) = check.get(only_http) {
-                value.refuse("goes with http only", "nothing with tcp or exec", sink);
+                value.refuse("goes with http only", "nothing with tcp, exec or gateway", sink);
+            }
+        }
+    }
+    if *key != "gateway" {
+        for only_gateway in ["method", "interface"] {
+            if let Some(value) = check.get(only_gateway) {
+                value.refuse("goes with gateway only", "nothing with http, tcp or exec", sink);
             }
         }
     }
@@ -41,8 +51,31 @@ pub(super) fn read(check: &Table<'_>, sink: &mut Sink) -> Option<Probe> {
             let address = target_address(text).map_err(|why| value.refuse(&why, accepted, sink)).ok()?;
             Some(Probe::Tcp { address })
         }
-        _ => argv(value, false, sink).map(|argv| Probe::Exec { argv }),
+        "exec" => argv(value, false, sink).map(|argv| Probe::Exec { argv }),
+        _ => gateway(check, value, sink),
     }
+}
+
+fn gateway(check: &Table<'_>, value: &Value<'_>, sink: &mut Sink) -> Option<Probe> {
+    let target = host_address(value, None, "the address of a router or another host, as \"192.0.2.1\"", sink);
+    let words = [("neighbour", GatewayMethod::Neighbour), ("icmp", GatewayMethod::Icmp)];
+    let method = check.get("method").map_or(Some(GatewayMethod::Neighbour), |value| word(&value, &words, sink));
+    let interface = check.get("interface").map(|value| interface(&value, sink));
+    let (target, method) = (target?, method?);
+    let on_link = matches!(target, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    if interface.is_none() && (method == GatewayMethod::Neighbour || on_link) {
+        let why = if on_link { "a link-local address is one of an interface" } else { "neighbours are asked on one" };
+        let path = format!("{}.interface", check.place.path);
+        let accepted =
+            Some("the interface that the gateway is on; or method = \"icmp\" for as the host routes".to_owned());
+        sink.push(check.place.span.clone(), &path, format!("is missing: {why}"), accepted);
+        return None;
+    }
+    let interface = match interface {
+        None => None,
+        Some(read) => Some(read?),
+    };
+    Some(Probe::Gateway { target, interface, method })
 }
 
 fn http(check: &Table<'_>, value: &Value<'_>, sink: &mut Sink) -> Option<Probe> {

@@ -13,7 +13,7 @@ pub struct Section {
 
 pub(super) const ROOT: Section = Section {
     path: "",
-    keys: &["node", "balancer", "check", "vip", "cluster", "hook"],
+    keys: &["node", "balancer", "check", "vip", "cluster", "hook", "notify"],
     not_yet: &[("bgp", Some("vrrp in each [[vip]]")), ("statesync", None), ("nft", None)],
 };
 pub(super) const NODE: Section = Section { path: "node", keys: &["name"], not_yet: &[] };
@@ -26,6 +26,9 @@ pub(super) const CHECK: Section = Section {
         "http",
         "tcp",
         "exec",
+        "gateway",
+        "method",
+        "interface",
         "host",
         "expect",
         "interval",
@@ -35,35 +38,75 @@ pub(super) const CHECK: Section = Section {
         "rise",
         "shared",
     ],
-    not_yet: &[("tls", Some("http, tcp, exec"))],
+    not_yet: &[("tls", Some("http, tcp, exec, gateway"))],
 };
 pub(super) const VIP: Section = Section {
     path: "vip[]",
-    keys: &["name", "addresses", "balancer", "checks", "vrrp", "last_node"],
+    keys: &[
+        "name",
+        "group",
+        "addresses",
+        "balancer",
+        "checks",
+        "vrrp",
+        "track",
+        "routes",
+        "rules",
+        "announce",
+        "last_node",
+    ],
     not_yet: &[("bgp", Some("vrrp"))],
 };
 pub(super) const ADDRESS: Section =
     Section { path: "vip[].addresses[]", keys: &["ip", "interface", "advertise"], not_yet: &[] };
 pub(super) const VRRP: Section = Section {
     path: "vip[].vrrp",
-    keys: &["interface", "vrid", "priority", "interval", "preempt"],
-    not_yet: &[
-        ("preempt_delay", None),
-        ("accept", None),
-        ("peers", None),
-        ("min_ttl", None),
-        ("group", None),
-        ("track", None),
+    keys: &[
+        "interface",
+        "vrid",
+        "priority",
+        "interval",
+        "version",
+        "checksum",
+        "peers",
+        "source",
+        "source6",
+        "min_ttl",
+        "link_local",
+        "vmac",
+        "preempt",
+        "preempt_delay",
+        "startup_delay",
+        "accept",
+        "partition",
+        "gateway",
+        "rivals",
     ],
+    not_yet: &[],
 };
+pub(super) const TRACK: Section = Section {
+    path: "vip[].track[]",
+    keys: &["interface", "check", "balancer", "weight", "up_delay", "down_delay"],
+    not_yet: &[],
+};
+pub(super) const ROUTE: Section =
+    Section { path: "vip[].routes[]", keys: &["to", "via", "interface", "table", "source", "metric"], not_yet: &[] };
+pub(super) const RULE: Section =
+    Section { path: "vip[].rules[]", keys: &["from", "to", "table", "priority"], not_yet: &[] };
+pub(super) const ANNOUNCE: Section =
+    Section { path: "vip[].announce", keys: &["repeat", "second", "refresh"], not_yet: &[] };
 pub(super) const CLUSTER: Section = Section { path: "cluster", keys: &["listen", "key_file", "peer"], not_yet: &[] };
 pub(super) const PEER: Section =
     Section { path: "cluster.peer[]", keys: &["name", "address", "public_keys"], not_yet: &[] };
+pub(super) const NOTIFY: Section = Section { path: "notify", keys: &["fifo"], not_yet: &[] };
 pub(super) const HOOK: Section = Section { path: "hook[]", keys: &["name", "on", "exec", "timeout"], not_yet: &[] };
 
 /// Every kind of table, for documentation and its test.
-pub fn sections() -> [&'static Section; 10] {
-    [&ROOT, &NODE, &BALANCER, &CHECK, &VIP, &ADDRESS, &VRRP, &CLUSTER, &PEER, &HOOK]
+pub fn sections() -> [&'static Section; 15] {
+    [
+        &ROOT, &NODE, &BALANCER, &CHECK, &VIP, &ADDRESS, &VRRP, &TRACK, &ROUTE, &RULE, &ANNOUNCE, &CLUSTER, &PEER,
+        &HOOK, &NOTIFY,
+    ]
 }
 
 /// The known key that was probably meant: at most two edits away, and fewer than half of it.

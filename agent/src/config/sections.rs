@@ -8,6 +8,7 @@ use super::values::{
 use super::{duration as text, probe};
 use holdfast_node::config::{Balancer, BalancerKind, Check, Cluster, Hook, HookEvent, Name, Peer, ProcessSource};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Most sections of each kind: far above what one host can use, low enough to bound everything behind.
@@ -219,6 +220,15 @@ fn hook_events(value: &Value<'_>, sink: &mut Sink) -> Option<Vec<HookEvent>> {
         return None;
     }
     Some(events)
+}
+
+/// `[notify]`. Outer `None`: wrong.
+pub(super) fn notify(root: &Table<'_>, sink: &mut Sink) -> Option<Option<PathBuf>> {
+    let accepted = "a [notify] section with fifo = \"/run/holdfast/notify\"";
+    let Some(value) = root.get("notify") else { return Some(None) };
+    let table = value.table(accepted, sink)?;
+    table.known_keys(&schema::NOTIFY, sink);
+    absolute_path(&table.require("fifo", "the absolute path of a fifo", sink)?, sink).map(Some)
 }
 
 /// What the cross checks need of the channel, and the channel if nothing is wrong with it.

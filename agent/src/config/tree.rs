@@ -13,10 +13,13 @@ const FINDINGS_MAX: usize = 100;
 #[derive(Debug, Default)]
 pub(super) struct Sink {
     findings: Vec<Finding>,
+    /// Those left out too.
+    found: usize,
 }
 
 impl Sink {
     pub(super) fn push(&mut self, span: Range<usize>, path: &str, what: String, accepted: Option<String>) {
+        self.found += 1;
         if self.findings.len() < FINDINGS_MAX {
             self.findings.push(Finding { span, line: 0, column: 0, path: path.to_owned(), what, accepted });
         }
@@ -25,6 +28,11 @@ impl Sink {
     /// About a place that is already read.
     pub(super) fn at(&mut self, place: &Place, what: impl Into<String>) {
         self.push(place.span.clone(), &place.path, what.into(), None);
+    }
+
+    /// How many there are: what is read next was right if it stays so.
+    pub(super) fn len(&self) -> usize {
+        self.found
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -2,7 +2,9 @@
 
 use super::duration;
 use super::tree::{Sink, Value};
+use super::vip::host;
 use holdfast_node::config::{InterfaceName, Name};
+use holdfast_vrrp::Family;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -70,6 +72,26 @@ pub(super) fn target_address(text: &str) -> Result<SocketAddr, String> {
         return Err(format!("{} is not the address of a host", address.ip()));
     }
     Ok(address)
+}
+
+/// The address of one host, of this family if one is given.
+pub(super) fn host_address(
+    value: &Value<'_>,
+    family: Option<Family>,
+    accepted: &str,
+    sink: &mut Sink,
+) -> Option<IpAddr> {
+    let text = value.string(accepted, sink)?;
+    let wrong = match text.parse::<IpAddr>() {
+        Ok(ip) if host(ip).is_err() => format!("{ip} is not the address of a host"),
+        Ok(ip) if family.is_some_and(|family| family != Family::of(ip)) => format!("{ip} is {}", Family::of(ip)),
+        Ok(ip) => return Some(ip),
+        Err(_) if text.contains('%') => format!("`{}` has a zone: the interface is a key of its own", shown(text)),
+        Err(_) if text.contains('/') => format!("`{}` has a prefix: this is one address", shown(text)),
+        Err(_) => format!("`{}` is not an address (names are not resolved)", shown(text)),
+    };
+    value.refuse(&wrong, accepted, sink);
+    None
 }
 
 pub(super) fn absolute_path(value: &Value<'_>, sink: &mut Sink) -> Option<PathBuf> {

@@ -10,12 +10,15 @@ use std::time::Duration;
 
 /// Below this an advert can be late enough on a busy host, without real-time scheduling, to move an address.
 const REALTIME_BELOW: Duration = Duration::from_millis(50);
+/// Ethernet's.
+const MTU: usize = 1500;
 /// Any priority shows whether it is permitted.
 const REALTIME_PRIORITY: u8 = 1;
 
 /// Looks over a file.
 pub(super) fn run(file: &Path, json: bool) -> u8 {
-    match config::load(file) {
+    // An interface that isn't there yet is judged by what nearly all have.
+    match config::load_for(file, &|interface| config::mtu(interface).or(Some(MTU))) {
         Ok(config) => {
             let warnings = warnings(&config);
             if json {

@@ -1,0 +1,315 @@
+//! `[[vip]]`: addresses, how they are held, and what they depend on. Each section is read by itself; `units` makes of
+//! them what moves as one.
+
+mod address;
+mod legs;
+mod moved;
+mod track;
+pub(super) mod units;
+mod vrrp;
+mod weights;
+
+use super::schema;
+use super::sections::named_vip;
+use super::tree::{Place, Sink, Table, Value};
+use super::values::{name, shown, word};
+pub(super) use address::{AddressRead, host};
+use holdfast_node::config::{
+    AnnounceConfig, Balancer, BalancerId, Check, CheckId, InterfaceName, LastNode, Leg, Name, Partition, Probe, Route,
+    Rule, VipAddress, VrrpConfig,
+};
+use holdfast_vrrp::{Family, Vrid};
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use track::TrackRead;
+
+/// A VIP with the places that the cross checks talk about.
+#[derive(Debug)]
+pub(super) struct VipRead {
+    pub(super) name: Option<(Name, Place)>,
+    pub(super) group: Option<(Name, Place)>,
+    pub(super) addresses: Vec<AddressRead>,
+    pub(super) routers: Vec<RouterRead>,
+    /// Its peers and sources, which can't be VIPs.
+    pub(super) stays: Vec<(IpAddr, Place)>,
+    pub(super) routes: Vec<(Route, Place)>,
+    pub(super) rules: Vec<(Rule, Place)>,
+    /// All of it, if nothing is wrong.
+    pub(super) item: Option<VipItem>,
+}
+
+/// A virtual router on the wire.
+#[derive(Debug)]
+pub(super) struct RouterRead {
+    pub(super) interface: InterfaceName,
+    pub(super) vrid: Vrid,
+    pub(super) family: Family,
+    pub(super) peers: Vec<IpAddr>,
+    pub(super) place: Place,
+    /// Of the addresses, for findings about the advert's size.
+    pub(super) addresses_place: Place,
+    /// With its IP header.
+    pub(super) packet_len: usize,
+}
+
+/// A VIP that is right by itself.
+#[derive(Debug)]
+pub(super) struct VipItem {
+    vrrp: VrrpConfig,
+    legs: Vec<Leg>,
+    addresses: Vec<VipAddress>,
+    /// Without the derived one.
+    own: Vec<IpAddr>,
+    balancer: Option<BalancerId>,
+    checks: Checks,
+    tracks: Vec<TrackRead>,
+    announce: AnnounceConfig,
+    last_node: LastNode,
+    /// Where the keys stand that members of a group must have alike.
+    places: Vec<(&'static str, Place)>,
+}
+
+/// Which checks must pass.
+#[derive(Debug)]
+enum Checks {
+    /// `checks` isn't there: all, but for the one that only tells partitions.
+    All,
+    /// Those that are named.
+    Named(Vec<CheckId>),
+}
+
+/// What a VIP can refer to, found by name.
+pub(super) struct Known<'k> {
+    balancers: Names,
+    checks: Names,
+    check_items: Vec<Option<&'k Check>>,
+    /// `[cluster]` is there.
+    cluster: bool,
+}
+
+/// Names in file order, and where each is.
+struct Names {
+    at: HashMap<String, u16>,
+    len: usize,
+    section: &'static str,
+    all: String,
+}
+
+impl Names {
+    fn of<'n>(names: impl ExactSizeIterator<Item = Option<&'n Name>>, section: &'static str) -> Self {
+        let len = names.len();
+        let mut at = HashMap::new();
+        let mut all: Vec<&str> = Vec::new();
+        for (n, name) in (0..).zip(names) {
+            let Some(name) = name else { continue };
+            at.entry(name.as_str().to_owned()).or_insert(n);
+            all.push(name.as_str());
+        }
+        // A refusal names what there is, but not a thousand of them.
+        let more = all.len().saturating_sub(NAMES_SHOWN);
+        let mut shown = all.iter().take(NAMES_SHOWN).copied().collect::<Vec<_>>().join(", ");
+        if more > 0 {
+            shown.push_str(&format!(" and {more} more"));
+        }
+        Self { at, len, section, all: shown }
+    }
+
+    /// The index of what `value` names.
+    fn refer(&self, value: &Value<'_>, sink: &mut Sink) -> Option<u16> {
+        let section = self.section;
+        let accepted =
+            if self.len == 0 { format!("the name of a {section} section (there is none)") } else { self.all.clone() };
+        let text = value.string(&accepted, sink)?;
+        let at = self.at.get(text).copied();
+        if at.is_none() {
+            value.refuse(&format!("there is no {section} named `{}`", shown(text)), &accepted, sink);
+        }
+        at
+    }
+}
+
+/// Names in a message.
+const NAMES_SHOWN: usize = 16;
+
+impl<'k> Known<'k> {
+    pub(super) fn new(
+        balancers: &[super::sections::Named<Balancer>],
+        checks: &'k [super::sections::Named<Check>],
+        cluster: bool,
+    ) -> Self {
+        let names = |name: &'k Option<(Name, Place)>| name.as_ref().map(|(name, _)| name);
+        Self {
+            balancers: Names::of(balancers.iter().map(|b| b.name.as_ref().map(|(name, _)| name)), "[[balancer]]"),
+            checks: Names::of(checks.iter().map(|c| names(&c.name)), "[[check]]"),
+            check_items: checks.iter().map(|c| c.item.as_ref()).collect(),
+            cluster,
+        }
+    }
+
+    fn check(&self, id: CheckId) -> Option<&Check> {
+        self.check_items.get(usize::from(id.0)).copied().flatten()
+    }
+}
+
+/// One `[[vip]]`.
+pub(super) fn vip(table: &Table<'_>, known: &Known<'_>, sink: &mut Sink) -> VipRead {
+    table.known_keys(&schema::VIP, sink);
+    let named = named_vip::<()>(table, sink);
+    let group = table.get("group").map(|value| Some((name(&value, sink)?, value.place)));
+    let balancer = balancer(table, &known.balancers, sink);
+    let checks = checks(table, &known.checks, sink);
+    let last_node = table.get("last_node").map_or(Some(LastNode::Keep), |value| {
+        word(&value, &[("keep", LastNode::Keep), ("withdraw", LastNode::Withdraw)], sink)
+    });
+    let vrrp = vrrp::vrrp(table, sink);
+    let gateway = gateway(table, &vrrp, known, sink);
+    let mut addresses = address::addresses(table, vrrp.interface.as_ref(), sink);
+    let legs = legs(&vrrp, &addresses, sink);
+    let own_interfaces: Vec<&InterfaceName> =
+        vrrp.interface.iter().chain(addresses.read.iter().filter_map(|read| read.interface.as_ref())).collect();
+    let tracks = track::tracks(table, known, &own_interfaces, sink);
+    let routes = moved::routes(table, vrrp.interface.as_ref(), sink);
+    let rules = moved::rules(table, sink);
+    let announce = moved::announce(table, sink);
+
+    let mut routers = Vec::new();
+    if let (Some(legs), Some((_, vrid_place)), Some(addresses_place)) = (&legs, &vrrp.vrid, &addresses.place) {
+        routers.extend(legs.legs.iter().map(|leg| RouterRead {
+            interface: leg.interface.clone(),
+            vrid: leg.vrid,
+            family: leg.family,
+            peers: leg.peers.clone(),
+            place: vrid_place.clone(),
+            addresses_place: addresses_place.clone(),
+            packet_len: units::packet_len(leg),
+        }));
+    }
+    let own: Vec<IpAddr> = addresses.all.iter().flatten().map(|a| a.ip).collect();
+    let mut legs = legs;
+    if let Some((address, read)) = legs.as_mut().and_then(|legs| legs.link_local.take()) {
+        addresses.all.iter_mut().for_each(|all| all.push(address.clone()));
+        addresses.read.push(read);
+    }
+    let mut stays = Vec::new();
+    if let Some(keys) = &vrrp.legs {
+        stays.extend(keys.peers.iter().flat_map(|(peers, _)| peers.iter().cloned()));
+        stays.extend(keys.source.iter().chain(&keys.source6).cloned());
+    }
+    let item = (|| {
+        let mut config = vrrp.config?;
+        config.gateway = gateway?;
+        let mut places = vrrp.places;
+        places.extend(["last_node", "announce"].into_iter().filter_map(|key| Some((key, table.get(key)?.place))));
+        Some(VipItem {
+            vrrp: config,
+            legs: legs?.legs,
+            addresses: addresses.all?,
+            own,
+            balancer: balancer?,
+            checks: checks?,
+            tracks: tracks?,
+            announce: announce?,
+            last_node: last_node?,
+            places,
+        })
+    })();
+    let item = item.filter(|_| routes.is_some() && rules.is_some() && group.as_ref().is_none_or(Option::is_some));
+    VipRead {
+        name: named.name,
+        group: group.flatten(),
+        addresses: addresses.read,
+        routers,
+        stays,
+        routes: routes.unwrap_or_default(),
+        rules: rules.unwrap_or_default(),
+        item,
+    }
+}
+
+fn legs(vrrp: &vrrp::VrrpRead, addresses: &address::Addresses, sink: &mut Sink) -> Option<legs::Legs> {
+    let (vrid, vrid_place) = vrrp.vrid.as_ref()?;
+    let parts = legs::Parts {
+        interface: vrrp.interface.as_ref()?,
+        vrid: *vrid,
+        vrid_place,
+        addresses: addresses.all.as_ref()?,
+        addresses_place: addresses.place.as_ref()?,
+        keys: vrrp.legs.as_ref()?,
+    };
+    parts.legs(sink)
+}
+
+/// Outer `None`: wrong. `Some(None)`: this VIP wraps no balancer.
+fn balancer(table: &Table<'_>, balancers: &Names, sink: &mut Sink) -> Option<Option<BalancerId>> {
+    let Some(value) = table.get("balancer") else {
+        if balancers.len > 1 {
+            let what = format!("is missing, and there are {} balancers", balancers.len);
+            let path = format!("{}.balancer", table.place.path);
+            sink.push(table.place.span.clone(), &path, what, Some(balancers.all.clone()));
+            return None;
+        }
+        return Some((balancers.len > 0).then_some(BalancerId(0)));
+    };
+    Some(Some(BalancerId(balancers.refer(&value, sink)?)))
+}
+
+fn checks(table: &Table<'_>, checks: &Names, sink: &mut Sink) -> Option<Checks> {
+    let Some(value) = table.get("checks") else { return Some(Checks::All) };
+    let mut ids = Vec::new();
+    let mut seen = HashSet::new();
+    let mut wrong = false;
+    for item in value.array("a list of names of [[check]] sections", sink)? {
+        match checks.refer(&item, sink).map(CheckId) {
+            Some(id) if !seen.insert(id) => {
+                item.refuse("is there twice", "each check once", sink);
+                wrong = true;
+            }
+            Some(id) => ids.push(id),
+            None => wrong = true,
+        }
+    }
+    (!wrong).then_some(Checks::Named(ids))
+}
+
+/// `vrrp.gateway`, and whether it goes with `vrrp.partition`. Outer `None`: wrong.
+fn gateway(vip: &Table<'_>, vrrp: &vrrp::VrrpRead, known: &Known<'_>, sink: &mut Sink) -> Option<Option<CheckId>> {
+    let accepted = "the name of a [[check]] with gateway or exec";
+    let table = vip.get("vrrp").filter(Value::is_table).and_then(|value| value.table(accepted, sink));
+    let value = table.as_ref().and_then(|table| table.get("gateway"));
+    let partition = vrrp.config.as_ref().map(|config| config.partition);
+    let at = table.as_ref().and_then(|table| table.get("partition")).map(|value| value.place);
+    let Some(value) = value else {
+        let Some((partition, place)) = partition.zip(at) else { return Some(None) };
+        if partition == Partition::Gateway {
+            let what = "needs a gateway to go by".to_owned();
+            sink.push(
+                place.span,
+                &place.path,
+                what,
+                Some("gateway = \"NAME\", the name of a [[check]] with gateway".to_owned()),
+            );
+            return None;
+        }
+        if partition == Partition::Neither && !known.cluster {
+            let what =
+                "needs [cluster]: a backup hears nobody else on the segment, and would never take over".to_owned();
+            sink.push(place.span, &place.path, what, Some("both or gateway without [cluster]".to_owned()));
+            return None;
+        }
+        return Some(None);
+    };
+    let id = CheckId(known.checks.refer(&value, sink)?);
+    if known.check(id).is_some_and(|check| !matches!(check.probe, Probe::Gateway { .. } | Probe::Exec { .. })) {
+        value.refuse(
+            "doesn't ask a gateway: what this host answers itself tells nothing of the segment",
+            accepted,
+            sink,
+        );
+        return None;
+    }
+    if partition.is_some_and(|partition| partition != Partition::Gateway) {
+        value.refuse("has no effect without partition = \"gateway\"", "both or none of them", sink);
+        return None;
+    }
+    Some(Some(id))
+}
