@@ -24,6 +24,8 @@ pub(crate) struct Verdict {
     pub failure: Option<String>,
     /// The state changed to this.
     pub changed: Option<CheckState>,
+    /// Something that decisions depend on changed.
+    pub news: bool,
 }
 
 /// One check's schedule.
@@ -192,7 +194,7 @@ impl Schedule {
         failure: Option<String>,
         view: &mut CheckView,
     ) -> Verdict {
-        let before = view.state;
+        let before = (view.state, view.clean);
         if failure.is_none() {
             self.failures = 0;
             self.successes = self.successes.saturating_add(1);
@@ -208,7 +210,7 @@ impl Schedule {
                 view.state = CheckState::Failed;
             }
         }
-        if view.state != before {
+        if view.state != before.0 {
             view.since = now;
         }
         self.last = Some((now, failure.clone().map_or(Ok(()), Err)));
@@ -216,7 +218,9 @@ impl Schedule {
             // A result that disagrees brings the next probe forward, one that agrees again puts it back.
             self.next_start = now.max(start + self.pace(check, view));
         }
-        Verdict { check: id, sequence, failure, changed: (view.state != before).then_some(view.state) }
+        // A success can end what a single failure began: `rise` counts without a change of state.
+        let news = (view.state, view.clean) != before;
+        Verdict { check: id, sequence, failure, changed: (view.state != before.0).then_some(view.state), news }
     }
 }
 

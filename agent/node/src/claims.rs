@@ -66,7 +66,7 @@ impl Node {
                     new_run(view, epoch);
                     // It learns at once what we are, and we are not silent for 100 ms to it.
                     self.report_due = true;
-                    self.dirty = true;
+                    self.dirty.all = true;
                     let kind = Kind::PeerUp { peer: self.peer_name(peer), epoch };
                     self.event(now, None, kind);
                 }
@@ -74,7 +74,7 @@ impl Node {
                     let Some(view) = self.world.peers.get_mut(usize::from(peer.0)) else { continue };
                     view.up = false;
                     let goodbye = view.left;
-                    self.dirty = true;
+                    self.dirty.all = true;
                     let kind = Kind::PeerDown { peer: self.peer_name(peer), goodbye };
                     self.event(now, None, kind);
                 }
@@ -134,13 +134,12 @@ impl Node {
                     return;
                 }
                 view.sequence = Some(sequence);
-                let before = judged(view);
-                view.report(now, vips, balancers, &self.by_name);
-                // A report that says what the last one said re-arms its freshness and needs no decision.
-                if back || judged(view) != before {
-                    self.dirty = true;
-                }
-                self.owners_by_report(now, peer);
+                let mentioned = vips.iter().filter_map(|report| self.by_name.get(&report.vip)).copied();
+                let mentioned: Vec<VipId> = mentioned.collect();
+                let news = view.report(now, vips, balancers, &self.by_name);
+                self.dirty.all |= back;
+                news.into_iter().for_each(|id| self.dirty.units.insert(id));
+                mentioned.into_iter().for_each(|id| self.owner_by_report(now, peer, id));
             }
             Message::TakeNow { vip, role_epoch, .. } => {
                 if let Some(id) = self.may_touch(peer, &vip, role_epoch) {
@@ -164,7 +163,7 @@ impl Node {
                 view.heard_at = None;
                 view.vips.clear();
                 view.balancers.clear();
-                self.dirty = true;
+                self.dirty.all = true;
                 let kind = Kind::PeerDown { peer: self.peer_name(peer), goodbye: true };
                 self.event(now, None, kind);
             }
@@ -200,27 +199,23 @@ impl Node {
         report.0 = now;
         report.1.role = Role::Active;
         report.1.role_epoch = role_epoch;
-        self.dirty = true;
-        self.owners_by_report(now, peer);
+        self.dirty.units.insert(id);
+        self.owner_by_report(now, peer, id);
     }
 
-    /// Successors of VIPs that we gave away, as this peer says.
-    fn owners_by_report(&mut self, now: Instant, peer: PeerId) {
-        for id in self.ids() {
-            let active = self.world.active(peer, id, now);
-            // A word from before we left says nothing of what came after.
-            if active && self.view(id).leaving.is_some_and(|l| l.since < now) {
-                let name = self.peer_name(peer);
-                self.successor_seen(now, id, name);
-            }
+    /// The successor of a VIP that we gave away, as this peer says.
+    fn owner_by_report(&mut self, now: Instant, peer: PeerId, id: VipId) {
+        // A word from before we left says nothing of what came after.
+        if self.view(id).leaving.is_some_and(|l| l.since < now) && self.world.active(peer, id, now) {
+            let name = self.peer_name(peer);
+            self.successor_seen(now, id, name);
         }
     }
 
     fn on_take_now(&mut self, now: Instant, peer: PeerId, id: VipId) {
         // The words that come with it may have changed what we can: decide on the present.
-        let plan = crate::decide::decide(&self.config, &self.world, now);
-        let participation = plan.vips.get(usize::from(id.0)).map(|p| p.participation);
-        let runs = matches!(participation, Some(Participation::Run { .. })) && self.world.withheld.is_none();
+        let plan = self.decide(now, id);
+        let runs = matches!(plan.participation, Participation::Run { .. }) && self.world.withheld.is_none();
         let state = self.run(id).router.state();
         let why = match (state, runs) {
             (State::Backup, true) => "",
@@ -344,7 +339,7 @@ impl Node {
         self.run_mut(id).cause = cause;
         self.route(now, id, Input::Yield);
         self.view_mut(id).yielded_to = Some(peer);
-        self.dirty = true;
+        self.dirty.units.insert(id);
     }
 }
 
@@ -356,9 +351,4 @@ fn new_run(view: &mut PeerView, epoch: u64) {
         view.vips.clear();
         view.balancers.clear();
     }
-}
-
-/// What decisions depend on in a peer's words.
-fn judged(view: &PeerView) -> Vec<(VipId, Fitness, Role, u8)> {
-    view.vips.iter().map(|(id, (_, r))| (*id, r.fitness, r.role, r.priority)).collect()
 }

@@ -6,7 +6,7 @@
 use crate::config::{Config, LastNode, Leg, Partition, Track, Tracked, Vip, VipId};
 use crate::io::{BalancerState, SocketKey};
 use crate::reasons::Reason;
-use crate::world::{CheckState, Withheld, World};
+use crate::world::{CheckState, FRESH, Withheld, World};
 use holdfast_statesync::channel::PeerId;
 use holdfast_statesync::message::{Fitness, Role, VipReport};
 use holdfast_vrrp::{Priority, State};
@@ -94,7 +94,34 @@ pub fn managed(config: &Config) -> BTreeSet<IpAddr> {
 pub fn decide(config: &Config, world: &World, now: Instant) -> Plan {
     let managed = managed(config);
     let vips = (0..).map(VipId).zip(&config.vips);
-    Plan { vips: vips.map(|(id, vip)| Judge { config, world, now, id, vip }.plan(&managed)).collect() }
+    Plan { vips: vips.map(|(id, vip)| decide_one(config, world, &managed, now, (id, vip))).collect() }
+}
+
+/// Decides on one VIP, `managed` being what [`managed`] gives for this configuration.
+pub fn decide_one(
+    config: &Config,
+    world: &World,
+    managed: &BTreeSet<IpAddr>,
+    now: Instant,
+    (id, vip): (VipId, &Vip),
+) -> VipPlan {
+    Judge { config, world, now, id, vip }.plan(managed)
+}
+
+/// Until when a decision of `now` on this VIP stands if nothing new is seen: the first time at which a word or an advert
+/// grows too old, or a pause ends. `None`: for ever. May be too early, never too late. What ends at a time that the
+/// [`World`] holds as such (faults, debounced interfaces and so on) isn't among these.
+pub fn stands_until(config: &Config, world: &World, now: Instant, id: VipId) -> Option<Instant> {
+    let (vip, view) = (config.vips.get(usize::from(id.0))?, world.vips.get(usize::from(id.0))?);
+    let words = world.peers.iter().flat_map(|peer| [peer.heard_at, peer.vips.get(&id).map(|(at, _)| *at)]);
+    let words = words.flatten().map(|at| at + FRESH);
+    let others = [
+        view.heard.map(|heard| heard.counts_until()),
+        view.send_failing_since.map(|since| since + vip.vrrp.interval.duration() * 2),
+        view.handed_at.map(|at| at + HAND_OVER_PAUSE),
+        Some(world.started + vip.vrrp.startup_delay),
+    ];
+    words.chain(others.into_iter().flatten()).filter(|at| *at >= now).min()
 }
 
 struct Judge<'a> {
@@ -410,7 +437,7 @@ impl Judge<'_> {
         if let Some(peer) = view.yielded_to {
             reasons.push(Reason::YieldedTo(self.peer_name(peer)));
         }
-        match view.heard.filter(|h| h.priority != Priority::RESIGN && self.now < h.at + h.interval.duration() * 4) {
+        match view.heard.filter(|h| h.counts(self.now)) {
             Some(heard) => {
                 reasons.push(Reason::OwnerHeard { from: heard.from.to_string(), priority: heard.priority.get() });
             }

@@ -73,7 +73,7 @@ impl Node {
         } else {
             self.intents.drain.is_some().then_some(Withheld::Drained { forced: self.forced })
         };
-        self.dirty = true;
+        self.dirty.all = true;
     }
 
     pub(crate) fn on_operator(&mut self, now: Instant, token: u64, request: Request) {
@@ -231,6 +231,9 @@ impl Node {
 
     /// Whether what an operator waits for has happened.
     pub(crate) fn run_operations(&mut self, now: Instant) {
+        if self.drain.is_none() && self.stop.is_none() {
+            return;
+        }
         let ours = self.ours();
         if ours.is_empty()
             && let Some(drain) = self.drain.take()
@@ -249,10 +252,10 @@ impl Node {
         let Some(stop) = &mut self.stop else { return };
         if !stop.releasing && (ours.is_empty() || stop.deadline <= now) {
             stop.releasing = true;
-            for view in &mut self.world.vips {
-                view.leaving = None;
+            for id in self.ids() {
+                self.view_mut(id).leaving = None;
             }
-            self.dirty = true;
+            self.dirty.all = true;
         }
     }
 

@@ -11,7 +11,9 @@ use crate::diff::Actual;
 use crate::drain::{Drain, Intents, Stop};
 use crate::io::{Boot, Input, Output, Request};
 use crate::journal::{Journal, Kind};
+use crate::legs::LegIndex;
 use crate::refused::Refused;
+use crate::schedule::{Dirty, Schedule, Units};
 use crate::status::Status;
 use crate::vip::VipRun;
 use crate::world::World;
@@ -30,6 +32,8 @@ pub struct Node {
     pub(crate) config: Config,
     pub(crate) by_name: BTreeMap<String, VipId>,
     pub(crate) managed: BTreeSet<IpAddr>,
+    /// Whose an address is.
+    pub(crate) owner_of: BTreeMap<IpAddr, VipId>,
     pub(crate) epoch: u64,
     pub(crate) started: Instant,
     pub(crate) world: World,
@@ -48,12 +52,27 @@ pub struct Node {
     pub(crate) refused: Refused,
     pub(crate) out: Buckets,
     pub(crate) outputs: VecDeque<Output>,
-    /// Something that a decision depends on changed.
-    pub(crate) dirty: bool,
+    /// Of what something that a decision depends on changed.
+    pub(crate) dirty: Dirty,
+    /// When all was decided last.
     pub(crate) decided_at: Option<Instant>,
+    /// Units with state that was changed in this turn, or that have something due.
+    pub(crate) touched: Units,
+    /// Units of which the keeper may have to know something new.
+    pub(crate) records: Units,
+    /// When each unit has something to do.
+    pub(crate) timers: Schedule,
+    /// When the decision on each unit no longer stands by itself.
+    pub(crate) ages: Schedule,
+    /// `None`: to be made anew from the links.
+    pub(crate) legs: Option<LegIndex>,
+    /// The shortest down time that a peer can have.
+    shortest_down: Option<Duration>,
     pub(crate) reconcile_at: Option<Instant>,
     pub(crate) reconcile_due: bool,
     pub(crate) announcements: VecDeque<(u32, IpAddr)>,
+    /// What is in `announcements`.
+    pub(crate) announced: BTreeSet<(u32, IpAddr)>,
     /// Not before then, when a batch of announcements has just gone out.
     pub(crate) announce_at: Option<Instant>,
     pub(crate) report_at: Instant,
@@ -108,9 +127,13 @@ impl Node {
             }
             _ => None,
         };
+        let addresses =
+            (0..).map(VipId).zip(&config.vips).flat_map(|(id, vip)| vip.addresses.iter().map(move |a| (a.ip, id)));
+        let units = config.vips.len();
         let mut node = Self {
             by_name,
             managed: managed(&config),
+            owner_of: addresses.collect(),
             epoch: boot.epoch,
             started: now,
             plan: decide(&config, &world, now),
@@ -128,11 +151,19 @@ impl Node {
             refused: Refused::default(),
             out: Buckets::default(),
             outputs: VecDeque::new(),
-            dirty: true,
+            dirty: Dirty::everything(units),
             decided_at: None,
+            touched: Units::new(units),
+            records: Units::new(units),
+            timers: Schedule::new(units),
+            ages: Schedule::new(units),
+            legs: None,
+            // Three intervals and no skew (priority 255).
+            shortest_down: config.vips.iter().map(|vip| vip.vrrp.interval.duration() * 3).min(),
             reconcile_at: None,
             reconcile_due: true,
             announcements: VecDeque::new(),
+            announced: BTreeSet::new(),
             announce_at: None,
             report_at: now,
             report_due: false,
@@ -142,10 +173,12 @@ impl Node {
             wake: Some(now),
             config,
         };
+        node.ids().for_each(|id| node.touched.insert(id));
         node.set_withheld();
         let name = node.config.node.as_str().to_owned();
         node.event(now, None, Kind::Started { node: name, epoch: boot.epoch });
         node.drain_channel(now);
+        node.rearm(now);
         node.flush();
         node
     }
@@ -199,6 +232,7 @@ impl Node {
             Input::Stop { deadline } => self.on_stop(now, deadline),
         }
         self.run_due(now);
+        self.rearm(now);
         self.wake = self.next_wake(now);
         self.flush();
     }
@@ -242,9 +276,7 @@ impl Node {
     fn notice_stall(&mut self, now: Instant) {
         let Some(wake) = self.wake.filter(|wake| *wake < now) else { return };
         let late = now.saturating_duration_since(wake);
-        // The shortest down time a peer can have: three intervals and no skew (priority 255).
-        let shortest = self.config.vips.iter().map(|vip| vip.vrrp.interval.duration() * 3).min();
-        if shortest.is_some_and(|shortest| late > shortest) {
+        if self.shortest_down.is_some_and(|shortest| late > shortest) {
             self.on_stall(now, late);
         }
     }
@@ -286,31 +318,39 @@ impl Node {
         }
     }
 
+    /// Looks again when the units that were touched have something to do.
+    fn rearm(&mut self, now: Instant) {
+        for id in self.touched.take() {
+            let at = self.unit_wake(now, id);
+            self.timers.set(id, at);
+        }
+    }
+
+    /// When a unit has something to do.
+    fn unit_wake(&self, now: Instant, id: VipId) -> Option<Instant> {
+        let (run, view) = (self.run(id), self.view(id));
+        let timers = [run.router.poll_timeout(), run.contest.map(|(_, at)| at), run.announcer.poll_timeout()];
+        let others = [
+            view.fault.map(|f| f.until),
+            view.leaving.and_then(|l| l.until),
+            view.assumed_fit_until,
+            view.relisten_until,
+            Some(self.started + self.vip_config(id).vrrp.startup_delay),
+        ];
+        let tracks = view.tracks.iter().filter_map(|track| track.turns_at);
+        let others = others.into_iter().flatten().chain(tracks).filter(|at| *at > now);
+        timers.into_iter().flatten().chain(others).min()
+    }
+
     /// The earliest of everything that waits for a time.
     fn next_wake(&self, now: Instant) -> Option<Instant> {
-        let routers = self.vips.iter().filter_map(|run| run.router.poll_timeout());
-        let contests = self.vips.iter().filter_map(|run| run.contest.map(|(_, at)| at));
-        let announcers = self.vips.iter().filter_map(|run| run.announcer.poll_timeout());
-        let views = self.world.vips.iter().flat_map(|view| {
-            let fault = view.fault.map(|f| f.until);
-            let leaving = view.leaving.and_then(|l| l.until);
-            let tracks = view.tracks.iter().filter_map(|track| track.turns_at);
-            let others = [fault, leaving, view.assumed_fit_until, view.relisten_until];
-            others.into_iter().flatten().chain(tracks).filter(|at| *at > now)
-        });
-        let delays = self.config.vips.iter().map(|vip| self.started + vip.vrrp.startup_delay).filter(|at| *at > now);
         let channel = self.channel.as_ref().map(|c| (c.poll_timeout(), self.report_at));
         let channel = channel.into_iter().flat_map(|(at, report)| [at, Some(report)]).flatten();
         let operators = self.drain.iter().map(|d| d.deadline).chain(self.stop.iter().map(|s| s.deadline));
-        let checks = self.checks.poll_timeout();
-        let wake = routers
-            .chain(announcers)
-            .chain(contests)
-            .chain(views)
-            .chain(delays)
-            .chain(channel)
+        let wake = channel
+            .chain(self.timers.first())
             .chain(operators.filter(|at| *at > now))
-            .chain(checks)
+            .chain(self.checks.poll_timeout())
             .chain(self.reconcile_at)
             .chain(self.announce_at)
             .min();

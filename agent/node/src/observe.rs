@@ -20,20 +20,15 @@ const VANISH_FAULT: Duration = Duration::from_secs(1);
 impl Node {
     pub(crate) fn on_link(&mut self, now: Instant, link: Link) {
         // The same name under another index: the old one is gone, whether or not we were told.
-        let stale: Vec<u32> = self
-            .world
-            .links
-            .values()
-            .filter(|old| old.name == link.name && old.ifindex != link.ifindex)
-            .map(|old| old.ifindex)
-            .collect();
-        for ifindex in stale {
+        let stale = self.world.links.named(&link.name).map(|old| old.ifindex).filter(|old| *old != link.ifindex);
+        if let Some(ifindex) = stale {
             self.on_link_gone(now, ifindex);
         }
-        let old = self.world.links.insert(link.ifindex, link.clone());
+        let old = self.world.links.insert(link.clone());
         let same = old.as_ref().is_some_and(|old| old.up == link.up && old.name == link.name);
         if !same {
-            self.dirty = true;
+            self.dirty.all = true;
+            self.legs = None;
             if self.uses(&link.name) {
                 let kind = Kind::Link { interface: link.name.as_str().to_owned(), up: link.up, present: true };
                 self.event(now, None, kind);
@@ -42,10 +37,11 @@ impl Node {
     }
 
     pub(crate) fn on_link_gone(&mut self, now: Instant, ifindex: u32) {
-        let Some(link) = self.world.links.remove(&ifindex) else { return };
+        let Some(link) = self.world.links.remove(ifindex) else { return };
         self.world.foreign.remove(&ifindex);
         self.actual.link_gone(ifindex);
-        self.dirty = true;
+        self.dirty.all = true;
+        self.legs = None;
         if self.uses(&link.name) {
             let kind = Kind::Link { interface: link.name.as_str().to_owned(), up: false, present: false };
             self.event(now, None, kind);
@@ -79,7 +75,7 @@ impl Node {
             None if full => return,
             None => foreign.push(address),
         }
-        self.dirty = true;
+        self.dirty.all = true;
     }
 
     pub(crate) fn on_address_gone(&mut self, now: Instant, key: Key) {
@@ -87,8 +83,9 @@ impl Node {
         if let Some(foreign) = self.world.foreign.get_mut(&ifindex) {
             let before = foreign.len();
             foreign.retain(|a| !(a.ip == ip && a.prefix == prefix));
-            self.dirty |= foreign.len() != before;
+            self.dirty.all |= foreign.len() != before;
         }
+        self.record_address(&key.1);
         if self.actual.gone(key, now) {
             self.on_vanished(now, key);
         }
@@ -111,14 +108,15 @@ impl Node {
             let kind = Kind::AddressFault { vip: self.vip_name(id), address, times, why: why.clone() };
             self.event(now, event, kind);
             self.hooks(id, HookEvent::Fault, &why);
-            self.dirty = true;
+            self.dirty.units.insert(id);
         }
     }
 
     pub(crate) fn on_resync(&mut self, now: Instant, links: &[Link], addresses: &[Address]) {
         self.count("resyncs");
         let present: BTreeSet<u32> = links.iter().map(|l| l.ifindex).collect();
-        let gone: Vec<u32> = self.world.links.keys().filter(|i| !present.contains(i)).copied().collect();
+        let gone: Vec<u32> =
+            self.world.links.iter().map(|link| link.ifindex).filter(|i| !present.contains(i)).collect();
         for ifindex in gone {
             self.on_link_gone(now, ifindex);
         }
@@ -142,7 +140,7 @@ impl Node {
                 self.adopt_or_scrub(now, address);
             }
         }
-        self.dirty = true;
+        self.dirty.all = true;
     }
 
     /// At start: what a former run left behind is ours. What nobody resumes isn't wanted, and the turn removes it.
@@ -165,7 +163,10 @@ impl Node {
         let failure = result.as_ref().err().map(|e| e.what.as_str());
         let retry = self.actual.done(step, failure, now);
         let socket = matches!(step, Step::OpenVrrp { .. } | Step::CloseVrrp { .. });
-        self.dirty |= socket;
+        self.dirty.all |= socket;
+        if let Step::RemoveAddress { ip, .. } = step {
+            self.record_address(ip);
+        }
         match (result, retry) {
             (Ok(()), None) => {}
             (Ok(()), Some(_)) => {
@@ -201,7 +202,7 @@ impl Node {
         let kind = Kind::AddressFault { vip: self.vip_name(id), address, times: ADD_FAILURES, why: why.clone() };
         self.event(now, cause, kind);
         self.hooks(id, HookEvent::Fault, &why);
-        self.dirty = true;
+        self.dirty.units.insert(id);
     }
 
     pub(crate) fn on_balancer(&mut self, now: Instant, id: BalancerId, state: BalancerState) {
@@ -217,7 +218,7 @@ impl Node {
         let died = matches!(state, BalancerState::Gone { .. });
         view.state = state;
         view.since = now;
-        self.dirty = true;
+        self.dirty.all = true;
         self.report_due = true;
         if died {
             self.forget_checks_of(now, id);
@@ -240,9 +241,9 @@ impl Node {
                 self.checks.forget(id, now, &self.config.checks, &mut self.world.checks);
             }
         }
-        for (vip, view) in self.config.vips.iter().zip(&mut self.world.vips) {
-            if vip.balancers.contains(&balancer) {
-                view.assumed_fit_until = None;
+        for id in self.ids() {
+            if self.vip_config(id).balancers.contains(&balancer) {
+                self.view_mut(id).assumed_fit_until = None;
             }
         }
     }
@@ -278,7 +279,6 @@ impl Node {
             self.count("probes_failed");
             let kind = Kind::ProbeFailed { check: name.clone(), sequence: verdict.sequence, why: why.clone() };
             event = self.event(now, None, kind).or(before);
-            self.dirty = true;
         }
         if let Some(state) = verdict.changed {
             let passed = state == CheckState::Passed;
@@ -286,8 +286,7 @@ impl Node {
             let cause = if passed { None } else { event };
             event = self.event(now, cause, Kind::CheckState { check: name, passed, why }).or(event);
         }
-        // A success can end what a single failure began: `rise` counts without a change of state.
-        self.dirty = true;
+        self.dirty.all |= verdict.news;
         if let Some(view) = self.world.checks.get_mut(index) {
             view.event = event;
         }

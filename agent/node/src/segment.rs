@@ -1,9 +1,10 @@
 //! What comes from and goes to the segment: adverts, the routers' timers and changes of state, stalls.
 
-use crate::config::{HookEvent, Leg, VipId};
+use crate::config::{HookEvent, VipId};
 use crate::decide::Participation;
 use crate::io::{Output, Packet, SendError};
 use crate::journal::Kind;
+use crate::legs::LegIndex;
 use crate::node::Node;
 use crate::turn::is_last_resort;
 use crate::world::HeardAdvert;
@@ -32,7 +33,8 @@ impl Node {
                 return None;
             }
         };
-        let Some((id, leg)) = self.leg_of(ifindex, &received) else {
+        let legs = self.legs.get_or_insert_with(|| LegIndex::new(&self.config, &self.world));
+        let Some((id, leg)) = legs.find(ifindex, &received) else {
             self.refused.unknown_vrid += 1;
             return None;
         };
@@ -48,23 +50,6 @@ impl Node {
         Some((id, leg, received))
     }
 
-    /// Whose advert this is: VRIDs are told apart by segment and family; a unicast one may come in on any interface,
-    /// and is told apart by its sender.
-    fn leg_of(&self, ifindex: u32, received: &wire::Received) -> Option<(VipId, LegId)> {
-        let family = received.advert.addresses.family();
-        let multicast = received.destination.is_multicast();
-        let fits = |leg: &Leg| {
-            let here = || self.world.link(&leg.interface).is_some_and(|link| link.ifindex == ifindex);
-            let there = || leg.peers.contains(&received.source);
-            let vrid = leg.vrid == received.advert.vrid && leg.family == family;
-            vrid && if multicast { leg.peers.is_empty() && here() } else { there() }
-        };
-        self.ids().find_map(|id| {
-            let leg = self.vip_config(id).legs.iter().position(fits)?;
-            Some((id, LegId(u16::try_from(leg).ok()?)))
-        })
-    }
-
     pub(crate) fn on_vrrp(&mut self, now: Instant, id: VipId, leg: LegId, received: &wire::Received) {
         self.count("adverts_received");
         // The form that RFC 5798 was read to demand and some peers send and demand: which one it is, is worth knowing.
@@ -74,17 +59,30 @@ impl Node {
         let advert = &received.advert;
         let heard =
             HeardAdvert { at: now, from: received.source, priority: advert.priority, interval: advert.interval };
-        let view = self.view_mut(id);
-        view.heard = Some(heard);
+        let before = self.view_mut(id).heard.replace(heard);
+        let same = |old: HeardAdvert| {
+            (old.from, old.priority, old.interval) == (heard.from, heard.priority, heard.interval) && old.counts(now)
+        };
+        // One more advert of the same owner re-arms its freshness and needs no decision.
+        if !before.is_some_and(same) {
+            self.dirty.units.insert(id);
+        }
         if advert.priority != Priority::RESIGN {
             // The segment speaks again: adverts decide. But for a while after the owner said that ours don't reach it.
             let held = self.run(id).yield_until.is_some_and(|until| now < until);
             if !held && self.view_mut(id).yielded_to.take().is_some() {
-                self.dirty = true;
+                self.dirty.units.insert(id);
             }
-            self.successor_seen(now, id, received.source.to_string());
+            if self.view(id).leaving.is_some() {
+                self.successor_seen(now, id, received.source.to_string());
+            }
         }
+        let form = self.run(id).router.checksum(leg).0;
         self.route(now, id, Input::Advert { leg, source: received.source, advert, form: received.checksum });
+        if self.run(id).router.checksum(leg).0 != form {
+            // What the keeper would say in our stead has another form too.
+            self.record(id);
+        }
     }
 
     /// Somebody else owns a VIP that we gave away.
@@ -93,11 +91,12 @@ impl Node {
         let after_ms = crate::io::age_ms(now, leaving.since);
         let vip = self.vip_name(id);
         self.event(now, leaving.event, Kind::PeerTook { vip, peer, after_ms });
-        self.dirty = true;
+        self.dirty.units.insert(id);
     }
 
-    pub(crate) fn run_routers(&mut self, now: Instant) {
-        for id in self.ids() {
+    /// Timers of the units that may have one due.
+    pub(crate) fn run_routers(&mut self, now: Instant, units: &[VipId]) {
+        for id in units.iter().copied() {
             self.settle_contest(now, id);
             if self.run(id).router.poll_timeout().is_none_or(|at| at > now) {
                 continue;
@@ -118,7 +117,7 @@ impl Node {
             return true;
         }
         self.view_mut(id).yielded_to = None;
-        self.dirty = true;
+        self.dirty.units.insert(id);
         false
     }
 
@@ -196,7 +195,8 @@ impl Node {
         let role_epoch = view.role_epoch;
         let left = if to == State::Active { view.leaving.take() } else { None };
         self.report_due = true;
-        self.dirty = true;
+        self.dirty.units.insert(id);
+        self.record(id);
         self.count("role_changes");
         let cause = self.run_mut(id).cause.take().or_else(|| left.and_then(|l| l.event));
         let word = |state| state_word(state).to_owned();
@@ -270,7 +270,7 @@ impl Node {
             }
             self.run_mut(id).sending.failed(leg, now);
             self.view_mut(id).send_failing_since = self.run(id).sending.failing_since();
-            self.dirty = true;
+            self.dirty.units.insert(id);
             let kind = Kind::SendFailed { vip: self.vip_name(id), errno: error.errno };
             let event = self.event(now, None, kind);
             if event.is_some() {
@@ -287,7 +287,9 @@ impl Node {
         }
         let gap = self.run_mut(id).sending.sent(leg, now);
         let failing = self.run(id).sending.failing_since();
-        self.dirty |= std::mem::replace(&mut self.view_mut(id).send_failing_since, failing) != failing;
+        if std::mem::replace(&mut self.view_mut(id).send_failing_since, failing) != failing {
+            self.dirty.units.insert(id);
+        }
         if gap >= self.vip_config(id).vrrp.interval.duration() * 2 {
             // The segment may have believed somebody else meanwhile.
             let kind = Kind::SendRecovered { vip: self.vip_name(id), gap_ms: crate::io::age_ms(now, now - gap) };
@@ -301,7 +303,7 @@ impl Node {
         if usize::from(id.0) >= self.vips.len() {
             return;
         }
-        self.dirty = true;
+        self.dirty.units.insert(id);
         let view = self.view_mut(id);
         let resuming = view.resume == Some(role_epoch);
         if resuming {
@@ -333,7 +335,7 @@ impl Node {
             }
             self.route(now, id, Input::Stalled);
         }
-        self.dirty = true;
+        self.dirty.all = true;
     }
 }
 

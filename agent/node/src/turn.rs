@@ -5,7 +5,7 @@
 
 use crate::announce::Announcer;
 use crate::config::{HookEvent, Tracked, VipId};
-use crate::decide::{Leave, LegPath, Participation, VipPlan, decide, socket_of};
+use crate::decide::{Leave, LegPath, Participation, VipPlan, decide_one, socket_of, stands_until};
 use crate::diff::{BATCH, BATCH_PAUSE, Key, Wanted, diff};
 use crate::io::{Output, OwnerRecord, SocketKey, Step};
 use crate::journal::Kind;
@@ -16,14 +16,15 @@ use crate::world::{Fault, FaultKind, Leaving, VipView, Withheld};
 use holdfast_statesync::message::{BalancerReport, Fitness, Message, Role, VipReport};
 use holdfast_vrrp::{Input, LegId, Priority, State};
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// How long a resumed VIP counts as fit while nothing is known.
 pub(crate) const ASSUMED_FIT: Duration = Duration::from_secs(1);
 /// Between reports when nothing changes.
 const REPORT: Duration = Duration::from_millis(100);
-/// A decision may depend on ages: at the latest it is made anew after this, at the next wake.
-const REDECIDE: Duration = Duration::from_millis(25);
+/// All is decided anew this often, whatever changed: what should have been noticed and wasn't doesn't stay wrong.
+const REDECIDE: Duration = Duration::from_secs(1);
 /// Decisions in one turn. Each follows from a change by the one before, and three suffice for any chain of ours; what
 /// is left waits for the next turn.
 const ROUNDS: usize = 6;
@@ -34,6 +35,7 @@ impl Node {
     }
 
     pub(crate) fn view_mut(&mut self, id: VipId) -> &mut VipView {
+        self.touched.insert(id);
         self.world.vips.get_mut(usize::from(id.0)).expect("ids of VIPs come from the configuration")
     }
 
@@ -42,6 +44,7 @@ impl Node {
     }
 
     pub(crate) fn run_mut(&mut self, id: VipId) -> &mut VipRun {
+        self.touched.insert(id);
         self.vips.get_mut(usize::from(id.0)).expect("ids of VIPs come from the configuration")
     }
 
@@ -57,30 +60,53 @@ impl Node {
         (0..u16::try_from(self.vips.len()).unwrap_or(u16::MAX)).map(VipId)
     }
 
+    /// What should be of one unit, judged now.
+    pub(crate) fn decide(&self, now: Instant, id: VipId) -> VipPlan {
+        decide_one(&self.config, &self.world, &self.managed, now, (id, self.vip_config(id)))
+    }
+
+    /// The keeper may have to know something new of this unit.
+    pub(crate) fn record(&mut self, id: VipId) {
+        self.records.insert(id);
+        self.reconcile_due = true;
+    }
+
+    /// The same of the unit that an address belongs to.
+    pub(crate) fn record_address(&mut self, ip: &IpAddr) {
+        if let Some(id) = self.owner_of.get(ip).copied() {
+            self.record(id);
+        }
+    }
+
     /// Everything that is due at `now`.
     pub(crate) fn run_due(&mut self, now: Instant) {
         self.run_checks(now);
         self.run_channel(now);
-        self.run_routers(now);
-        self.dirty |= self.decided_at.is_none_or(|at| now.saturating_duration_since(at) >= REDECIDE);
-        self.dirty |= self.expire(now);
+        let due: Vec<VipId> = self.timers.due(now).collect();
+        due.into_iter().for_each(|id| self.touched.insert(id));
+        let units = self.touched.sorted();
+        self.run_routers(now, &units);
+        // What stands until this very moment still stands.
+        let aged: Vec<VipId> = self.ages.due(now).collect();
+        aged.into_iter().for_each(|id| self.dirty.units.insert(id));
+        self.dirty.all |= self.decided_at.is_none_or(|at| now.saturating_duration_since(at) >= REDECIDE)
+            || self.drain.as_ref().is_some_and(|drain| drain.deadline <= now)
+            || self.stop.as_ref().is_some_and(|stop| !stop.releasing && stop.deadline <= now);
         for _ in 0..ROUNDS {
-            if !std::mem::take(&mut self.dirty) {
+            self.expire(now);
+            if self.dirty.is_clean() {
                 break;
             }
-            self.decided_at = Some(now);
-            if !self.synced {
-                // Nothing is known of the kernel yet, and unknown is not bad: only what operators want goes on.
-                self.run_operations(now);
-                continue;
+            let all = std::mem::take(&mut self.dirty.all);
+            let mut units = self.dirty.units.take();
+            if all {
+                self.decided_at = Some(now);
+                units = self.ids().collect();
             }
-            self.reconcile_due = true;
-            self.debounce(now);
-            self.sync_sockets();
-            self.plan = decide(&self.config, &self.world, now);
-            for id in self.ids() {
-                self.apply(now, id);
+            if self.synced {
+                self.decide_units(now, all, &units);
             }
+            // Nothing is known of the kernel before that, and unknown is not bad: only what operators want goes on.
             self.run_operations(now);
         }
         if self.reconcile_due || self.reconcile_at.is_some_and(|at| at <= now) {
@@ -91,35 +117,49 @@ impl Node {
         self.finish_stop(now);
     }
 
-    /// Times that have passed. True: a decision may change.
-    fn expire(&mut self, now: Instant) -> bool {
-        let mut changed = self.drain.as_ref().is_some_and(|drain| drain.deadline <= now)
-            || self.stop.as_ref().is_some_and(|stop| !stop.releasing && stop.deadline <= now);
-        for view in &mut self.world.vips {
-            if view.fault.is_some_and(|fault| fault.until <= now) {
-                view.fault = None;
-                changed = true;
+    /// Decides on these, all on the same state of the world, then acts on each.
+    fn decide_units(&mut self, now: Instant, all: bool, units: &[VipId]) {
+        self.debounce(now, units);
+        if all {
+            self.reconcile_due = true;
+            self.sync_sockets();
+        }
+        let plans: Vec<VipPlan> = units.iter().map(|id| self.decide(now, *id)).collect();
+        for (id, new) in units.iter().zip(plans) {
+            let Some(plan) = self.plan.vips.get_mut(usize::from(id.0)) else { continue };
+            let moved = plan.path != new.path || plan.addresses != new.addresses;
+            *plan = new;
+            if all || moved {
+                self.record(*id);
             }
-            if view.assumed_fit_until.is_some_and(|until| until <= now) {
-                view.assumed_fit_until = None;
-                changed = true;
-            }
-            if view.relisten_until.is_some_and(|until| until <= now) {
-                view.relisten_until = None;
-                changed = true;
-            }
-            changed |= view.tracks.iter().any(|track| track.turns_at.is_some_and(|at| at <= now));
-            let over = |leaving: Leaving| match leaving.until {
+        }
+        for id in units {
+            self.apply(now, *id);
+            self.ages.set(*id, stands_until(&self.config, &self.world, now, *id));
+        }
+    }
+
+    /// Times that have passed, of the units in hand.
+    fn expire(&mut self, now: Instant) {
+        for id in self.touched.sorted() {
+            let Some(view) = self.world.vips.get_mut(usize::from(id.0)) else { continue };
+            let over = |leaving: &mut Leaving| match leaving.until {
                 Some(until) => until <= now,
                 // The router waits to take it back; if it was stopped, there is nothing to wait for.
                 None => view.state == State::Initialize,
             };
-            if view.leaving.is_some_and(over) {
-                view.leaving = None;
-                changed = true;
+            let mut changed = view.leaving.take_if(over).is_some();
+            changed |= view.fault.take_if(|fault| fault.until <= now).is_some();
+            changed |= view.assumed_fit_until.take_if(|until| *until <= now).is_some();
+            changed |= view.relisten_until.take_if(|until| *until <= now).is_some();
+            if changed {
+                // Addresses that were held back aren't any more.
+                self.reconcile_due = true;
+            }
+            if changed || view.tracks.iter().any(|track| track.turns_at.is_some_and(|at| at <= now)) {
+                self.dirty.units.insert(id);
             }
         }
-        changed
     }
 
     fn wanted_sockets(&self) -> BTreeSet<SocketKey> {
@@ -131,8 +171,8 @@ impl Node {
     }
 
     /// Tracked interfaces, as they count.
-    fn debounce(&mut self, now: Instant) {
-        for id in self.ids() {
+    fn debounce(&mut self, now: Instant, units: &[VipId]) {
+        for id in units.iter().copied() {
             let tracks = self.vip_config(id).tracks.iter().enumerate();
             let looks: Vec<_> = tracks
                 .filter_map(|(at, track)| match &track.what {
@@ -182,8 +222,9 @@ impl Node {
             }
             (Participation::Run { priority }, _) => self.route(now, id, Input::Priority(priority)),
             (Participation::Off | Participation::Observe, _) => {
-                if self.synced {
+                if self.synced && self.view(id).resume.is_some() {
                     self.view_mut(id).resume = None;
+                    self.dirty.units.insert(id);
                 }
                 if state != State::Initialize {
                     self.route(now, id, Input::Stop);
@@ -199,10 +240,12 @@ impl Node {
         let last_resort = self.view(id).last_resort;
         if active && plan.fail_open && !last_resort {
             self.view_mut(id).last_resort = true;
+            self.dirty.units.insert(id);
             let kind = Kind::FailOpen { vip: self.vip_name(id), why: first_reason(&plan) };
             self.event(now, self.run(id).fitness_event, kind);
         } else if last_resort && fit {
             self.view_mut(id).last_resort = false;
+            self.dirty.units.insert(id);
         }
     }
 
@@ -291,7 +334,7 @@ impl Node {
             let message = Message::TakeNow { vip: self.vip_name(id), role_epoch, linger: leave.linger };
             self.send_urgent(now, peer, &message);
         }
-        self.dirty = true;
+        self.dirty.units.insert(id);
     }
 
     /// What the kernel should have, and the steps there.
@@ -325,7 +368,7 @@ impl Node {
 
     /// Tells the keeper what it would have to undo, before the steps that it covers.
     fn write_records(&mut self) {
-        for id in self.ids() {
+        for id in self.records.take() {
             let vip = self.vip_config(id);
             let planned = self.plan.vips.get(usize::from(id.0)).map(|p| p.addresses.clone()).unwrap_or_default();
             let key = |a: &crate::config::VipAddress| Some((self.world.link(&a.interface)?.ifindex, a.ip, a.prefix));
@@ -375,16 +418,18 @@ impl Node {
 
     /// Announcements that are due, of addresses that are there.
     fn announce(&mut self, now: Instant) {
-        for id in self.ids() {
+        let mut issued: Option<BTreeSet<(u32, IpAddr)>> = None;
+        for id in self.touched.sorted() {
             let due = self.run_mut(id).announcer.take_due(now);
-            if due && self.run(id).router.state() == State::Active {
-                let keys = self.plan.vips.get(usize::from(id.0)).map(|p| p.addresses.clone()).unwrap_or_default();
-                for (ifindex, ip, prefix) in keys {
-                    let queued = self.announcements.contains(&(ifindex, ip));
-                    let step = Output::Step(Step::Announce { ifindex, ip });
-                    if self.actual.present(&(ifindex, ip, prefix)) && !queued && !self.out.announces.contains(&step) {
-                        self.announcements.push_back((ifindex, ip));
-                    }
+            let Some(plan) = self.plan.vips.get(usize::from(id.0)) else { continue };
+            if !due || self.run(id).router.state() != State::Active {
+                continue;
+            }
+            let issued = issued.get_or_insert_with(|| self.out.announces.iter().filter_map(announced).collect());
+            for &(ifindex, ip, prefix) in &plan.addresses {
+                let there = self.actual.present(&(ifindex, ip, prefix)) && !issued.contains(&(ifindex, ip));
+                if there && self.announced.insert((ifindex, ip)) {
+                    self.announcements.push_back((ifindex, ip));
                 }
             }
         }
@@ -393,6 +438,7 @@ impl Node {
         }
         let batch = self.announcements.len().min(BATCH);
         for (ifindex, ip) in self.announcements.drain(..batch) {
+            self.announced.remove(&(ifindex, ip));
             self.out.announces.push(Output::Step(Step::Announce { ifindex, ip }));
         }
         self.announce_at = (batch > 0).then(|| now + BATCH_PAUSE);
@@ -453,6 +499,13 @@ impl Node {
 
     pub(crate) fn announcer(&mut self, id: VipId) -> &mut Announcer {
         &mut self.run_mut(id).announcer
+    }
+}
+
+fn announced(output: &Output) -> Option<(u32, IpAddr)> {
+    match output {
+        Output::Step(Step::Announce { ifindex, ip }) => Some((*ifindex, *ip)),
+        _ => None,
     }
 }
 

@@ -18,8 +18,8 @@ pub const FRESH: Duration = Duration::from_millis(300);
 /// What [`crate::decide::decide`] sees.
 #[derive(Debug, Clone)]
 pub struct World {
-    /// Links by interface index.
-    pub links: BTreeMap<u32, Link>,
+    /// Links.
+    pub links: Links,
     /// Addresses that aren't ours, in the order they were seen, by interface index: candidates for a source.
     pub foreign: BTreeMap<u32, Vec<Address>>,
     /// VRRP sockets that are open.
@@ -38,6 +38,42 @@ pub struct World {
     pub withheld: Option<Withheld>,
     /// When this agent started.
     pub started: Instant,
+}
+
+/// Links, each index and each name once.
+#[derive(Debug, Clone, Default)]
+pub struct Links {
+    by_index: BTreeMap<u32, Link>,
+    by_name: BTreeMap<InterfaceName, u32>,
+}
+
+impl Links {
+    /// Takes a link as it is now; what was known under its index before.
+    pub fn insert(&mut self, link: Link) -> Option<Link> {
+        let old = self.remove(link.ifindex);
+        self.by_name.insert(link.name.clone(), link.ifindex);
+        self.by_index.insert(link.ifindex, link);
+        old
+    }
+
+    /// Forgets a link.
+    pub fn remove(&mut self, ifindex: u32) -> Option<Link> {
+        let link = self.by_index.remove(&ifindex)?;
+        if self.by_name.get(&link.name) == Some(&ifindex) {
+            self.by_name.remove(&link.name);
+        }
+        Some(link)
+    }
+
+    /// The link of this name.
+    pub fn named(&self, name: &InterfaceName) -> Option<&Link> {
+        self.by_index.get(self.by_name.get(name)?)
+    }
+
+    /// All of them, by index.
+    pub fn iter(&self) -> impl Iterator<Item = &Link> {
+        self.by_index.values()
+    }
 }
 
 /// Why this node takes no VIP.
@@ -162,6 +198,18 @@ pub struct HeardAdvert {
     pub interval: AdvertInterval,
 }
 
+impl HeardAdvert {
+    /// Until when it says who the owner is.
+    pub fn counts_until(&self) -> Instant {
+        self.at + self.interval.duration() * 4
+    }
+
+    /// Whether it still says who the owner is.
+    pub fn counts(&self, now: Instant) -> bool {
+        self.priority != Priority::RESIGN && now < self.counts_until()
+    }
+}
+
 /// A VIP that we gave away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leaving {
@@ -240,27 +288,40 @@ impl PeerView {
         mutants::off("shared-vips-only") || self.vips.contains_key(&vip)
     }
 
-    /// Takes a report. `known` finds the VIPs that we have too; others are ignored.
+    /// Takes a report. `known` finds the VIPs that we have too; others are ignored. Returns those of which it says
+    /// something else than what was known just before: a report that says the same only re-arms its freshness.
     pub fn report(
         &mut self,
         now: Instant,
         vips: Vec<VipReport>,
         balancers: Vec<BalancerReport>,
         known: &BTreeMap<String, VipId>,
-    ) {
+    ) -> Vec<VipId> {
         self.left = false;
+        let mut news = Vec::new();
         for report in vips {
             let Some(id) = known.get(&report.vip) else { continue };
-            if self.vips.get(id).is_some_and(|(_, old)| report.role_epoch < old.role_epoch) {
-                continue;
+            match self.vips.get_mut(id) {
+                Some((_, old)) if report.role_epoch < old.role_epoch => continue,
+                Some((at, old)) => {
+                    let judged = |r: &VipReport| (r.fitness, r.role, r.priority);
+                    if judged(old) != judged(&report) || !Self::fresh(*at, now) {
+                        news.push(*id);
+                    }
+                    (*at, *old) = (now, report);
+                }
+                None => {
+                    news.push(*id);
+                    self.vips.insert(*id, (now, report));
+                }
             }
-            self.vips.insert(*id, (now, report));
         }
         for b in balancers {
             if self.balancers.len() < BALANCERS_MAX || self.balancers.contains_key(&b.balancer) {
                 self.balancers.insert(b.balancer, (now, b.fitness));
             }
         }
+        news
     }
 }
 
@@ -291,7 +352,7 @@ impl World {
         };
         let check = CheckView { state: CheckState::Unknown, clean: false, since: now, event: None };
         Self {
-            links: BTreeMap::new(),
+            links: Links::default(),
             foreign: BTreeMap::new(),
             sockets: BTreeSet::new(),
             opening: BTreeSet::new(),
@@ -306,7 +367,7 @@ impl World {
 
     /// The link of this name.
     pub fn link(&self, name: &InterfaceName) -> Option<&Link> {
-        self.links.values().find(|l| l.name == *name)
+        self.links.named(name)
     }
 
     /// The address that a leg's adverts come from: the one that is configured, if it is there; else the primary one of
@@ -342,7 +403,7 @@ impl World {
     /// owner heard on the segment.
     pub fn alone(&self, vip: VipId, now: Instant) -> bool {
         let heard = self.vips.get(usize::from(vip.0)).and_then(|view| view.heard);
-        let owner = heard.filter(|h| h.priority != Priority::RESIGN && now < h.at + h.interval.duration() * 4);
+        let owner = heard.filter(|h| h.counts(now));
         owner.is_none() && !self.peers.iter().any(|peer| peer.reachable(now))
     }
 
