@@ -222,7 +222,8 @@ impl Judge<'_> {
         }
         if let Some(since) = view.send_failing_since.filter(|_| holder) {
             let age = self.now.saturating_duration_since(since);
-            if age >= self.vip.vrrp.interval.duration() * 2 {
+            // The advert that is due at that very moment may be the one that goes out.
+            if age > self.vip.vrrp.interval.duration() * 2 {
                 unfit = true;
                 reasons.push(Reason::SendFailing(age));
             }
