@@ -53,6 +53,7 @@ fn other_addresses_under_the_same_vrid_are_told() {
         let other = "192.0.2.99".parse().expect("an address");
         vip.addresses[0].ip = other;
         vip.legs[0].advertised = vec![other];
+        vip.members[0].addresses = vec![other];
     });
     assert!(warned(&lab, 1, "has other addresses for VRID 10 on eth0"), "{}", story(&lab));
 }
