@@ -193,6 +193,19 @@ fn backup_follows_6_4_2() {
             down_100(),
         )),
         without_preempt(clause(
+            "6.1",
+            "an owner preempts when Preempt_Mode is false",
+            vec![
+                (0, In::Start(255)),
+                (400, In::Advert(HIGH, 255, 100)),
+                (900, In::Advert(HIGH, 255, 100)),
+                (1_000, In::Advert(LOW, 254, 100)),
+            ],
+            vec![],
+            Backup,
+            Some(us(3_003_906) - ms(100)),
+        )),
+        without_preempt(clause(
             "6.4.2",
             "priority 0 is heeded when Preempt_Mode is false",
             backup(100, &[(900, In::Advert(HIGH, 0, 100))]),

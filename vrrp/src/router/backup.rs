@@ -62,6 +62,10 @@ impl Router {
         if heard.priority == Priority::LAST_RESORT && !mutants::off("last-resort-yield") {
             return false;
         }
+        // RFC 9568 section 6.1: the owner of the addresses preempts whatever Preempt_Mode.
+        if self.priority == Priority::OWNER {
+            return false;
+        }
         let delayed = self.preempts_from().is_some_and(|from| heard.at < from) && !mutants::off("preempt-delay");
         !self.config.preempt || delayed
     }

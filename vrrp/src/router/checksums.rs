@@ -33,20 +33,22 @@ struct Peer {
 
 impl Checksums {
     pub(super) fn new(config: &LegConfig) -> Self {
+        let only = ChecksumForm::only(config.family(), config.version);
+        // All the room that it will ever need, so that an advert allocates nothing.
+        let room = if only.is_some() { 0 } else { PEERS_MAX };
         let mut checksums = Self {
-            only: None,
+            only,
             mode: config.checksum,
             sent: ChecksumForm::Message,
-            peers: Vec::with_capacity(PEERS_MAX),
+            peers: Vec::with_capacity(room),
             told: false,
         };
         checksums.set_mode(config);
         checksums
     }
 
-    /// Another mode, after a reload; what was learnt stays.
+    /// Another mode, after a reload; what was learnt stays, and so do family and version.
     pub(super) fn set_mode(&mut self, config: &LegConfig) {
-        self.only = ChecksumForm::only(config.family(), config.version);
         self.mode = config.checksum;
         self.sent = self.choose();
     }

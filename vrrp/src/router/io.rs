@@ -16,10 +16,12 @@ pub struct RouterConfig {
     pub legs: Vec<LegConfig>,
     /// Our own advert interval, on all legs.
     pub interval: AdvertInterval,
-    /// RFC 9568 Preempt_Mode.
+    /// RFC 9568 Preempt_Mode. Whatever it says, a node that failed ([`Priority::LAST_RESORT`]) is preempted, and the
+    /// owner of the addresses ([`Priority::OWNER`]) preempts.
     pub preempt: bool,
     /// How long after Startup, and after each rise of our priority, an Active with a lower priority is left alone.
-    /// Nothing else is delayed: where nobody is Active we take over as if it were zero.
+    /// Nothing else is delayed: where nobody is Active we take over as if it were zero, and a node that failed is never
+    /// left alone. Once it is over, preemption takes the usual Active_Down_Interval from the last advert before.
     pub preempt_delay: Duration,
 }
 
