@@ -33,6 +33,13 @@ impl LegIndex {
         index
     }
 
+    /// Whether this is for a leg of ours with unicast peers, from one that isn't among them.
+    pub(crate) fn stranger(&self, received: &wire::Received) -> bool {
+        let (family, vrid) = (received.advert.addresses.family(), received.advert.vrid);
+        let unicast = !received.destination.is_multicast();
+        unicast && self.peers.keys().any(|(_, theirs, id)| (*theirs, *id) == (family, vrid))
+    }
+
     /// The leg that this advert is for.
     pub(crate) fn find(&self, ifindex: u32, received: &wire::Received) -> Option<(VipId, LegId)> {
         let (family, vrid) = (received.advert.addresses.family(), received.advert.vrid);
