@@ -9,7 +9,7 @@ use common::{
     Lan, active, advert_on, config, cs, drain, host, host6, leg, leg6, member, ms, neighbour, on, packets, resume,
     start, time_zero, us, with_legs,
 };
-use holdfast_vrrp::router::Notice;
+use holdfast_vrrp::router::{ANSWERS_PER_INTERVAL, Notice};
 use holdfast_vrrp::wire::decode_message;
 use holdfast_vrrp::{
     ChecksumForm, ChecksumMode, Input, LegConfig, LegId, Output, Router, RouterConfig, Transport, Version,
@@ -82,6 +82,34 @@ fn a_crowd_of_made_up_peers_doesnt_make_the_memory_of_checksums_grow() {
         drain(&mut router);
     }
     assert_eq!(router.checksum(LegId(0)), (PseudoHeader, None), "only the last sixteen are remembered");
+}
+
+#[test]
+fn an_equal_that_is_decided_on_another_leg_still_hears_us_in_its_own_checksum_at_once() {
+    let now = time_zero();
+    let mut router = active(with_legs(vec![leg(), member(11)], cs(10)), now);
+    let advert = advert_on(&member(11), 100, cs(10));
+    let form = ChecksumForm::PseudoHeader;
+    let mut hear = || {
+        router.handle(now, Input::Advert { leg: LegId(1), source: host(6), advert: &advert, form });
+        drain(&mut router)
+    };
+    let answer = packets(&hear()).remove(0);
+    assert_eq!(decode_message(&answer[0].payload, host(5), answer[0].destination).unwrap().1, form);
+    assert!(packets(&hear()).is_empty(), "once");
+}
+
+#[test]
+fn a_peer_that_changes_its_checksum_with_each_advert_causes_no_storm() {
+    let now = time_zero();
+    let mut router = active(with_legs(vec![leg(), member(11)], cs(10)), now);
+    let advert = advert_on(&member(11), 100, cs(10));
+    let mut sent = 0;
+    for form in [ChecksumForm::PseudoHeader, ChecksumForm::Message].into_iter().cycle().take(1_000) {
+        router.handle(now, Input::Advert { leg: LegId(1), source: host(6), advert: &advert, form });
+        sent += packets(&drain(&mut router)).len();
+    }
+    assert_eq!(sent, usize::from(ANSWERS_PER_INTERVAL));
 }
 
 #[test]
