@@ -35,7 +35,7 @@ impl Node {
         };
         let legs = self.legs.get_or_insert_with(|| LegIndex::new(&self.config, &self.world));
         let Some((id, leg)) = legs.find(ifindex, &received) else {
-            if self.legs.stranger(&received) {
+            if legs.stranger(&received) {
                 self.refused.advert(wire::AdvertError::UnknownPeer(received.source));
             } else {
                 self.refused.unknown_vrid += 1;
