@@ -345,4 +345,34 @@ mod tests {
         let verdict = bench.done(1, true).expect("not late: we were");
         assert_eq!(verdict.failure, None);
     }
+
+    /// keepalived issues with scripts that hang: the next run was only planned when the last one had ended.
+    #[test]
+    fn a_program_that_hangs_and_ignores_sigterm_is_a_fault_within_two_intervals_and_its_timeout() {
+        let (interval, timeout) = (1_000, 500);
+        let mut bench = Bench::new(Check { fast_interval: ms(interval), ..check(interval, timeout) });
+        let mut up = vec![];
+        for sequence in 1..=3 {
+            let (at, ..) = bench.next();
+            bench.done(sequence, true);
+            up.push(at);
+        }
+        assert_eq!(bench.views[0].state, CheckState::Passed);
+        // From now on it sleeps for ten seconds. The keeper needs another 500 ms to get rid of each run, and says so.
+        let hangs_since = bench.now;
+        let mut killed = Vec::new();
+        while bench.views[0].state == CheckState::Passed {
+            let (_, _, starts) = bench.next();
+            killed.extend(starts.iter().map(|start| (bench.now + ms(timeout + 500), start.sequence)));
+            let now = bench.now;
+            let over: Vec<u64> = killed.iter().filter(|(at, _)| *at <= now).map(|(_, sequence)| *sequence).collect();
+            for sequence in over {
+                assert_eq!(bench.done(sequence, false), None, "the deadline was quicker");
+            }
+        }
+        let took = bench.now - hangs_since;
+        assert_eq!(took, ms(2 * interval + timeout), "the first run that hangs starts an interval later");
+        let (_, _, starts) = bench.next();
+        assert_eq!(starts.len(), 1, "and the next run is planned");
+    }
 }

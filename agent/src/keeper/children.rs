@@ -247,3 +247,85 @@ impl Exec {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    fn shell(script: &str) -> Vec<String> {
+        ["/bin/sh", "-c", script].map(str::to_owned).to_vec()
+    }
+
+    fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            assert!(Instant::now() < end, "waited in vain for {what}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn ended(exec: &mut Exec) -> (ExecResult, String) {
+        let (result, output) = until("its end", || exec.ended());
+        (result, String::from_utf8_lossy(&output).into_owned())
+    }
+
+    /// The processes of this process group.
+    fn group(leader: u32) -> Vec<u32> {
+        let all = std::fs::read_dir("/proc").expect("procfs").filter_map(Result::ok);
+        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        pids.filter(|pid| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let fields = stat.rsplit(')').next().unwrap_or_default();
+            fields.split_ascii_whitespace().nth(2) == Some(&leader.to_string())
+        })
+        .collect()
+    }
+
+    #[test]
+    fn arguments_reach_the_program_as_they_are_written_and_no_shell_reads_them() {
+        let argv = ["/bin/echo", "a b", "$HOME", "; false", "`id`", "*"].map(str::to_owned);
+        let mut exec = Exec::start(&argv, &[]).expect("started");
+        assert_eq!(ended(&mut exec), (ExecResult::Status(0), "a b $HOME ; false `id` *\n".to_owned()));
+        let environment = [("HOLDFAST_EVENT".to_owned(), "$(false) active".to_owned())];
+        let mut exec = Exec::start(&shell("echo \"$HOLDFAST_EVENT\""), &environment).expect("started");
+        assert_eq!(ended(&mut exec), (ExecResult::Status(0), "$(false) active\n".to_owned()));
+    }
+
+    #[test]
+    fn a_program_that_ignores_sigterm_is_killed_with_all_that_it_started() {
+        let script = "trap 'echo no' TERM; echo ready; while :; do sleep 10; done";
+        let mut exec = Exec::start(&shell(script), &[]).expect("started");
+        let leader = exec.child.pid().as_raw_nonzero().get().unsigned_abs();
+        until("its child", || {
+            exec.read();
+            (exec.output.ends_with(b"ready\n") && group(leader).len() == 2).then_some(())
+        });
+        assert!(!group(leader).contains(&std::process::id()), "a group of its own");
+        exec.signal(libc::SIGTERM);
+        // It says so when the sleep, which dies of it, is over.
+        until("its word", || {
+            exec.read();
+            exec.output.ends_with(b"no\n").then_some(())
+        });
+        assert_eq!(exec.ended(), None, "it goes on");
+        exec.signal(libc::SIGKILL);
+        assert_eq!(ended(&mut exec).0, ExecResult::Signal(libc::SIGKILL));
+        until("the end of its group", || group(leader).is_empty().then_some(()));
+    }
+
+    #[test]
+    fn a_hundred_runs_leave_no_zombie() {
+        for round in 0..100 {
+            let script = if round % 2 == 0 { "exit 0" } else { "sleep 10 & exit 3" };
+            let mut exec = Exec::start(&shell(script), &[]).expect("started");
+            let pid = exec.child.pid();
+            assert_eq!(ended(&mut exec).0, ExecResult::Status(if round % 2 == 0 { 0 } else { 3 }));
+            let waited = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::NOHANG);
+            assert_eq!(waited.map(|w| w.is_some()), Err(rustix::io::Errno::CHILD), "reaped");
+        }
+    }
+}

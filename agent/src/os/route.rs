@@ -34,7 +34,7 @@ pub const TABLE_MAIN: u32 = 254;
 const IPV6_METRIC: u32 = 1024;
 
 const RTM_NEWROUTE: u16 = 24;
-const RTM_DELROUTE: u16 = 25;
+pub(super) const RTM_DELROUTE: u16 = 25;
 const RTM_GETROUTE: u16 = 26;
 
 /// `struct rtmsg`: family, destination length, source length, tos, table, protocol, scope, type, flags.
@@ -490,8 +490,8 @@ mod tests {
         let interface = InterfaceName::new("eth0").expect("valid");
         let (via, source, metric) = (Some(ip("192.0.2.1")), Some(ip("192.0.2.10")), Some(10));
         let written = config::Route { to: (ip("0.0.0.0"), 0), via, interface, table: 100, source, metric };
-        let route = Route::configured(7, &written).expect("valid");
-        assert_eq!(route.to_string(), "default via 192.0.2.1 dev #7 table 100 src 192.0.2.10 metric 10");
+        let route = Route::configured(u32::MAX, &written).expect("valid");
+        assert_eq!(route.to_string(), "default via 192.0.2.1 dev #4294967295 table 100 src 192.0.2.10 metric 10");
         assert_eq!(Route::configured(7, &config::Route { to: (ip("0.0.0.0"), 33), ..written }), None);
     }
 

@@ -12,7 +12,7 @@ use std::io;
 use std::net::IpAddr;
 
 const RTM_NEWRULE: u16 = 32;
-const RTM_DELRULE: u16 = 33;
+pub(super) const RTM_DELRULE: u16 = 33;
 const RTM_GETRULE: u16 = 34;
 
 /// `struct fib_rule_hdr`: family, destination length, source length, tos, table, two reserved, action, flags.

@@ -8,6 +8,9 @@
 //! Ours are told by the interface group ([`GROUP`]), which is set in the very request that makes them, and by the
 //! alias that `ip link` shows.
 //!
+//! To make one takes a millisecond, to remove one tens of them (the kernel waits until no processor uses it any more):
+//! [`VmacSocket::remove_soon`] has a thread do it.
+//!
 //! What this module refuses to do: decide, change the parent interface, or touch an interface without our mark.
 
 use super::addr::step_error;
@@ -19,7 +22,16 @@ use holdfast_node::config::InterfaceName;
 use holdfast_node::io::StepError;
 use nix::sys::socket::SockProtocol;
 use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL};
+use std::collections::BTreeSet;
 use std::io;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Removals that wait for the thread. Full → refused, and asked for again.
+const REMOVALS_MAX: usize = 1_024;
+/// How long a new interface waits for the removal of the former one of its name.
+const REMOVAL_PATIENCE: Duration = Duration::from_millis(200);
 
 /// The interface group of ours (`ip link show group 1212566596`).
 pub const GROUP: u32 = 0x4846_4C44;
@@ -93,6 +105,21 @@ struct Listed {
 #[derive(Debug)]
 pub struct VmacSocket {
     netlink: NetlinkSocket,
+    /// Started when it is first needed.
+    remover: Option<Remover>,
+}
+
+/// A thread that removes interfaces. It ends, after what it was told, when this is dropped.
+#[derive(Debug)]
+struct Remover {
+    told: SyncSender<String>,
+    pending: Arc<Pending>,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    names: Mutex<BTreeSet<String>>,
+    fewer: Condvar,
 }
 
 impl VmacSocket {
@@ -101,7 +128,7 @@ impl VmacSocket {
     /// # Errors
     /// Whatever the system says about the socket.
     pub fn open() -> io::Result<Self> {
-        Ok(Self { netlink: NetlinkSocket::open(SockProtocol::NetlinkRoute)? })
+        Ok(Self { netlink: NetlinkSocket::open(SockProtocol::NetlinkRoute)?, remover: None })
     }
 
     /// Makes the interface, up and quiet, and returns its index. There already as ours is success. Its carrier
@@ -113,6 +140,12 @@ impl VmacSocket {
     pub fn add(&mut self, vmac: &Vmac) -> Result<u32, StepError> {
         let name = vmac.name();
         let object = || format!("add {name} dev {}", link::name(vmac.parent));
+        if let Some(remover) = &self.remover
+            && !remover.pending.wait(REMOVAL_PATIENCE, |names| !names.contains(&name))
+        {
+            let what = format!("{}: the former one is still being removed", object());
+            return Err(StepError { errno: libc::EBUSY, what });
+        }
         let mut ack = self.create(vmac, &name);
         if matches!(&ack, Ok(ack) if ack.errno == libc::EEXIST) {
             match self.find(&name).map_err(|e| failure(&e, object()))? {
@@ -153,6 +186,31 @@ impl VmacSocket {
             Some(listed) if listed.ours => self.delete(&listed),
             _ => Ok(()),
         }
+    }
+
+    /// Like [`Self::remove`], done by a thread. That it's gone is seen by the kernel's event; asked for again meanwhile,
+    /// nothing more is done, and an [`Self::add`] waits for it (at most 200 ms).
+    ///
+    /// # Errors
+    /// The thread can't be started, or has more to do than it can remember.
+    pub fn remove_soon(&mut self, name: &str) -> Result<(), StepError> {
+        let failed = |error: io::Error| failure(&error, format!("remove {name}"));
+        let remover = match self.remover.take() {
+            Some(remover) => self.remover.insert(remover),
+            None => self.remover.insert(Remover::start().map_err(failed)?),
+        };
+        if !remover.pending.lock().insert(name.to_owned()) {
+            return Ok(());
+        }
+        remover.told.try_send(name.to_owned()).map_err(|_| {
+            remover.pending.done(name);
+            failed(io::Error::from_raw_os_error(libc::EAGAIN))
+        })
+    }
+
+    /// Waits until all that [`Self::remove_soon`] was told is done; false: not within this time.
+    pub fn settle(&self, limit: Duration) -> bool {
+        self.remover.as_ref().is_none_or(|remover| remover.pending.wait(limit, BTreeSet::is_empty))
     }
 
     /// Every interface of ours: index and name.
@@ -277,6 +335,45 @@ impl VmacSocket {
             Ok(acks) => acks.into_iter().next().flatten().ok_or(libc::ETIMEDOUT),
             Err(e) => Err(e.raw_os_error().unwrap_or(libc::EIO)),
         }
+    }
+}
+
+impl Remover {
+    /// In the network namespace of the caller, with its rights.
+    fn start() -> io::Result<Self> {
+        let (told, names) = sync_channel::<String>(REMOVALS_MAX);
+        let pending = Arc::<Pending>::default();
+        let shared = Arc::clone(&pending);
+        std::thread::Builder::new().name("vmac".to_owned()).spawn(move || {
+            for name in names {
+                // What fails is still there afterwards, and whoever looks asks again.
+                if let Ok(mut socket) = VmacSocket::open() {
+                    let _ = socket.remove(&name);
+                }
+                shared.done(&name);
+            }
+        })?;
+        Ok(Self { told, pending })
+    }
+}
+
+impl Pending {
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn done(&self, name: &str) {
+        self.lock().remove(name);
+        self.fewer.notify_all();
+    }
+
+    /// Until it's so; false: not within this time.
+    fn wait(&self, limit: Duration, so: impl Fn(&BTreeSet<String>) -> bool) -> bool {
+        let (names, _) = self
+            .fewer
+            .wait_timeout_while(self.lock(), limit, |names| !so(names))
+            .unwrap_or_else(PoisonError::into_inner);
+        so(&names)
     }
 }
 

@@ -23,15 +23,6 @@ async fn answer(
     tokio::time::timeout(limit, ask(target, interface.as_ref(), method, &managed, limit)).await.ok()
 }
 
-fn with_both_families() -> (Namespace, Namespace) {
-    let (one, two) = two_hosts();
-    one.ip("address add fd00::1/64 dev eth0 nodad");
-    two.ip("address add fd00::2/64 dev eth0 nodad");
-    two.ip("address add fe80::2/64 dev eth0 nodad");
-    eventually("no address is tentative", || !one.ip("address show dev eth0").contains("tentative"));
-    (one, two)
-}
-
 const LONG: Duration = Duration::from_secs(5);
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -40,7 +31,7 @@ fn a_gateway_on_the_segment_answers_by_both_methods_in_both_families() {
     if skipped() {
         return;
     }
-    let (one, _two) = with_both_families();
+    let (one, _two) = two_hosts();
     one.block_on(|| async {
         for method in METHODS {
             for (target, interface) in [
@@ -62,7 +53,7 @@ fn the_capabilities_that_the_worker_keeps_are_enough() {
     if skipped() {
         return;
     }
-    let (one, _two) = with_both_families();
+    let (one, _two) = two_hosts();
     one.block_on(|| async {
         let keep = holdfast::os::caps::WORKER;
         let sets = rustix::thread::CapabilitySets {
@@ -83,7 +74,7 @@ fn a_gateway_that_is_not_there_gives_no_answer_and_leaves_no_socket() {
     if skipped() {
         return;
     }
-    let (one, _two) = with_both_families();
+    let (one, _two) = two_hosts();
     one.block_on(|| async {
         for method in METHODS {
             for target in ["10.0.0.9", "fd00::9"] {
@@ -104,7 +95,7 @@ fn what_makes_no_sense_to_ask_is_said_at_once() {
     if skipped() {
         return;
     }
-    let (one, _two) = with_both_families();
+    let (one, _two) = two_hosts();
     one.ip("route add default via 10.0.0.2");
     one.block_on(|| async {
         let said = |target: &'static str, interface, method| async move {

@@ -1,8 +1,13 @@
 //! Routes and rules that move with a VIP.
 
 use crate::world::*;
+use holdfast::os::addr::AddressSocket;
+use holdfast::os::leftovers;
+use holdfast::os::nft::Guard;
 use holdfast::os::route::{Prefix, Route, RouteSocket};
+use holdfast::os::route_watch::RouteWatch;
 use holdfast::os::rule::Rule;
+use holdfast::os::vmac::{Vmac, VmacSocket};
 use std::net::IpAddr;
 
 fn ip(text: &str) -> IpAddr {
@@ -285,4 +290,74 @@ fn the_way_to_an_address_is_the_kernels() {
         assert_eq!((six.ifindex, six.via), (index("v0"), None));
         assert!(socket.way(ip("2001:db8::1"), None).is_err(), "no way");
     });
+}
+
+#[test]
+fn what_somebody_takes_away_of_ours_wakes_the_watch_and_the_rest_does_not() {
+    if skipped() {
+        return;
+    }
+    let namespace = routed();
+    namespace.block_on(|| async {
+        let mut socket = RouteSocket::open().expect("open");
+        let mut watch = RouteWatch::open().expect("open");
+        let quiet = std::time::Duration::from_millis(300);
+        for (to, via, words) in [
+            ("0.0.0.0", "10.0.0.9", "route del default table 100"),
+            ("::", "fd00::9", "-6 route del default table 100"),
+        ] {
+            let route = Route { via: Some(ip(via)), table: 100, ..Route::to(prefix(to, 0)) };
+            socket.add_route(&route).expect("added");
+            let six = if to == "::" { "-6 " } else { "" };
+            namespace.ip(&format!("{six}route add default via {via} table 101"));
+            namespace.ip(&format!("{six}route del default table 101"));
+            assert!(tokio::time::timeout(quiet, watch.gone()).await.is_err(), "another's");
+            namespace.ip(words);
+            watch.gone().await.expect("told");
+            assert!(tokio::time::timeout(quiet, watch.gone()).await.is_err(), "once");
+        }
+        for (from, words) in [
+            (prefix("192.0.2.10", 32), "rule del from 192.0.2.10 table 100"),
+            (prefix("2001:db8::10", 128), "-6 rule del from 2001:db8::10 table 100"),
+        ] {
+            let six = from.ip().is_ipv6();
+            let rule = Rule { six, from: Some(from), to: None, mark: None, table: 100, priority: 1000 };
+            socket.add_rule(&rule).expect("added");
+            namespace.ip(words);
+            watch.gone().await.expect("told");
+        }
+    });
+}
+
+#[test]
+fn all_that_a_crash_left_is_found_by_its_marks_and_nothing_else_goes() {
+    if skipped() {
+        return;
+    }
+    let (one, _two) = two_hosts();
+    one.ip("route add 198.51.100.0/24 via 10.0.0.9");
+    one.ip("rule add from 192.0.2.0/24 table 7 priority 999");
+    one.ip("link add mine link eth0 type macvlan mode private");
+    let shown = || ["address", "route show table all", "rule", "-6 rule", "link"].map(|words| one.ip(words)).concat();
+    let quiet = |text: String| text.replace(" state DOWN", "").replace("<BROADCAST,MULTICAST,UP,LOWER_UP>", "");
+    let before = quiet(shown());
+    one.enter(|| {
+        let mut socket = RouteSocket::open().expect("open");
+        let vmac = Vmac { parent: index("eth0"), vrid: 51, six: false };
+        let device = VmacSocket::open().expect("open").add(&vmac).expect("made");
+        AddressSocket::open().expect("open").add(device, VIP.into(), 32, LIFETIME).expect("added");
+        let via = Some(ip("10.0.0.9"));
+        socket.add_route(&Route { via, table: 100, ..Route::to(prefix("0.0.0.0", 0)) }).expect("added");
+        socket.add_route(&Route { via, ..Route::to(prefix("203.0.113.0", 24)) }).expect("added");
+        let from = Some(prefix("192.0.2.10", 32));
+        let rule = Rule { six: false, from, to: None, mark: None, table: 100, priority: 1000 };
+        socket.add_rule(&rule).expect("added");
+        let mut guard = Guard::open().expect("open");
+        guard.set(&[VIP.into()].into_iter().collect()).expect("committed");
+        for _ in 0..2 {
+            assert_eq!(leftovers::remove_all(), []);
+        }
+        assert!(!guard.is_there().expect("asked"));
+    });
+    assert_eq!(quiet(shown()), before);
 }
