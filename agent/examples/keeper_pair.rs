@@ -9,7 +9,7 @@
 use holdfast::keeper::channel::{Received, WorkerEnd};
 use holdfast::keeper::{KeeperOptions, run};
 use holdfast::os::{addr::AddressSocket, caps, process, vrrp};
-use holdfast_node::keeper::ipc::{Resign, ToKeeper, ToWorker, VipAddress, VipRecord};
+use holdfast_node::keeper::ipc::{Resign, ToKeeper, ToWorker, Undo, VipAddress, VipRecord};
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
@@ -141,7 +141,7 @@ impl Worker {
             vip: "web".to_owned(),
             active,
             role_epoch: 7,
-            addresses: if active { vec![*address] } else { Vec::new() },
+            undo: if active { vec![Undo::Address(*address)] } else { Vec::new() },
             resign: vec![Resign {
                 ifindex: address.ifindex,
                 source: (*source).into(),

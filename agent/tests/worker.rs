@@ -143,7 +143,7 @@ impl Worker {
     }
 
     fn active(&mut self) -> VipRecord {
-        self.record(|r| r.active && !r.addresses.is_empty())
+        self.record(|r| r.active && !r.undo.is_empty())
     }
 
     fn ends(&mut self) -> ExitStatus {

@@ -244,7 +244,7 @@ impl Node {
         // By the leg of the family that the claimer named, which is its first one.
         let legs = self.run(id).path.iter().flatten();
         let way = legs.copied().find(|way| way.source.is_ipv4() == probe.is_ipv4());
-        let Some(LegPath { ifindex, source }) = way else { return };
+        let Some(LegPath { ifindex, source, .. }) = way else { return };
         let target = probe;
         let busy = self.run(id).probe.is_some_and(|p| now.saturating_duration_since(p.since) < PROBE_LOST);
         if !contested || busy {

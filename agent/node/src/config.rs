@@ -409,6 +409,20 @@ impl Vip {
     }
 }
 
+impl Vip {
+    /// The leg on whose device an address stands, if it has one: the leg that advertises it, or another address of the
+    /// same member.
+    pub fn vmac_leg(&self, address: &VipAddress) -> Option<&Leg> {
+        let family = if address.ip.is_ipv4() { Family::V4 } else { Family::V6 };
+        let fits = |leg: &&Leg| leg.vmac && leg.interface == address.interface && leg.family == family;
+        if let Some(leg) = self.legs.iter().filter(fits).find(|leg| leg.advertised.contains(&address.ip)) {
+            return Some(leg);
+        }
+        let member = self.members.iter().find(|member| member.addresses.contains(&address.ip))?;
+        self.legs.iter().filter(fits).find(|leg| leg.advertised.iter().any(|ip| member.addresses.contains(ip)))
+    }
+}
+
 impl Leg {
     /// VRRPv3 by multicast, with defaults for all that isn't given. `advertised`: 1 to 255 addresses of one family.
     pub fn multicast(interface: InterfaceName, vrid: Vrid, advertised: Vec<IpAddr>) -> Self {
@@ -549,7 +563,8 @@ pub struct Hook {
     pub timeout: Duration,
 }
 
-/// What a hook can be attached to. It is told by environment: HOLDFAST_VIP, HOLDFAST_EVENT, HOLDFAST_REASON.
+/// What a hook can be attached to. It is told by environment: HOLDFAST_VIP (each VIP of a group
+/// in turn), HOLDFAST_EVENT, HOLDFAST_REASON, and HOLDFAST_GROUP where there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HookEvent {

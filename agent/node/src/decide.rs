@@ -3,8 +3,10 @@
 //!
 //! It refuses to remember: whatever a rule needs to know of the past stands in the [`World`].
 
-use crate::config::{Config, LastNode, Leg, Partition, Track, Tracked, Vip, VipId};
+use crate::config::{Config, LastNode, Leg, Partition, Track, Tracked, Vip, VipAddress, VipId};
+use crate::extras::{self, Extras};
 use crate::io::{BalancerState, SocketKey};
+use crate::kernel::Vmac;
 use crate::reasons::Reason;
 use crate::world::{CheckState, FRESH, Withheld, World};
 use holdfast_statesync::channel::PeerId;
@@ -40,6 +42,8 @@ pub struct VipPlan {
     pub leave: Option<Leave>,
     /// Addresses that should be in the kernel: interface index, address, prefix length.
     pub addresses: BTreeSet<(u32, IpAddr, u8)>,
+    /// What should be there beside them.
+    pub extras: Extras,
     /// Kept although unfit.
     pub fail_open: bool,
     /// Why, most important first.
@@ -51,6 +55,8 @@ pub struct VipPlan {
 pub struct LegPath {
     /// Interface index.
     pub ifindex: u32,
+    /// Adverts leave here: the virtual router's own device once that is up, else the interface itself.
+    pub out: u32,
     /// Source address.
     pub source: IpAddr,
 }
@@ -182,8 +188,10 @@ impl Judge<'_> {
             (_, None) => own,
         };
         self.role_reasons(&mut reasons);
-        let addresses = self.addresses(path.is_some());
-        VipPlan { participation, path, fitness, leave, addresses, fail_open, reasons }
+        let holds = path.is_some() && self.holds();
+        let addresses = if holds { self.addresses() } else { BTreeSet::new() };
+        let extras = if holds { extras::of(self.vip, self.world, addresses.len()) } else { Extras::default() };
+        VipPlan { participation, path, fitness, leave, addresses, extras, fail_open, reasons }
     }
 
     /// What a router can't run without, for every leg: half a unit must not be on one node and half on another.
@@ -208,7 +216,9 @@ impl Judge<'_> {
         if !(open || resumed && self.world.opening.contains(&socket)) {
             return Err(Reason::NoSocket(name()));
         }
-        Ok(LegPath { ifindex: link.ifindex, source })
+        let device = || self.world.link(&Vmac::of(leg, link.ifindex).name()).filter(|device| device.up);
+        let out = if leg.vmac { device().map_or(link.ifindex, |device| device.ifindex) } else { link.ifindex };
+        Ok(LegPath { ifindex: link.ifindex, out, source })
     }
 
     /// What this node can do by itself, whatever operators want.
@@ -448,13 +458,15 @@ impl Judge<'_> {
     }
 
     /// Active owns them; one that leaves with `linger` answers until its successor is seen.
-    fn addresses(&self, path: bool) -> BTreeSet<(u32, IpAddr, u8)> {
+    fn holds(&self) -> bool {
         let view = self.view();
         let lingers = view.leaving.is_some_and(|l| l.linger && l.until.is_none_or(|until| self.now < until));
-        if !path || !(view.state == State::Active || lingers) {
-            return BTreeSet::new();
-        }
-        let on = |a: &crate::config::VipAddress| Some((self.world.link(&a.interface)?.ifindex, a.ip, a.prefix));
+        view.state == State::Active || lingers
+    }
+
+    /// With the interfaces that they belong on, as far as these are there.
+    fn addresses(&self) -> BTreeSet<(u32, IpAddr, u8)> {
+        let on = |a: &VipAddress| Some((extras::place(self.vip, a, self.world)?, a.ip, a.prefix));
         self.vip.addresses.iter().filter_map(on).collect()
     }
 }

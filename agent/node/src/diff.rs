@@ -2,8 +2,15 @@
 //!
 //! Level-triggered: nothing here knows why something drifted. Only what we added (by mark or ledger) is removed.
 //! A step that failed comes again with back-off until it works or is no longer wanted.
+//!
+//! Order: guard, devices, addresses, then routes, then rules; away in the mirrored order, but for the addresses of a
+//! device, which go with it (taken off one by one, the kernel would report that from the virtual MAC).
+
+mod items;
 
 use crate::io::{SocketKey, Step};
+use crate::kernel::{Route, Rule, Vmac};
+use items::Items;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -20,6 +27,10 @@ const RETRY_FIRST: Duration = Duration::from_millis(10);
 const RETRY_LAST: Duration = Duration::from_secs(1);
 /// After a removal its event may come this much later.
 const GONE_GRACE: Duration = Duration::from_millis(100);
+/// A device that was told to go is told again after this.
+const LEAVE_AGAIN: Duration = Duration::from_millis(500);
+/// How often the guard table is written anew: whoever flushes the whole rule set doesn't tell.
+const GUARD_REFRESH: Duration = Duration::from_secs(5);
 
 /// Interface index, address, prefix length.
 pub type Key = (u32, IpAddr, u8);
@@ -33,6 +44,16 @@ pub struct Wanted {
     pub held: BTreeSet<Key>,
     /// VRRP sockets.
     pub sockets: BTreeSet<SocketKey>,
+    /// Routes, each with whether it may be added now: its addresses are there, its interface is up.
+    pub routes: BTreeMap<Route, bool>,
+    /// Rules, each with whether it may be added now: its routes are there.
+    pub rules: BTreeMap<Rule, bool>,
+    /// Devices of virtual routers.
+    pub vmacs: BTreeSet<Vmac>,
+    /// The indices of such devices, wanted or not, as far as they are there.
+    pub devices: BTreeMap<Vmac, u32>,
+    /// Addresses that take no traffic.
+    pub guard: BTreeSet<IpAddr>,
 }
 
 /// What the kernel has, as far as it is known, counting steps on their way as done.
@@ -40,7 +61,23 @@ pub struct Wanted {
 pub struct Actual {
     addresses: BTreeMap<Key, Held>,
     sockets: BTreeMap<SocketKey, Socket>,
+    pub(crate) routes: Items<Route>,
+    pub(crate) rules: Items<Rule>,
+    pub(crate) vmacs: Items<Vmac>,
+    /// Devices that were told to go, and when to say so again: the kernel takes its time.
+    leaving: BTreeMap<Vmac, Instant>,
+    guard: Guard,
     retries: BTreeMap<RetryKey, Retry>,
+}
+
+/// The table that keeps traffic from addresses with `accept = false`.
+#[derive(Debug, Clone, Default)]
+struct Guard {
+    /// What it holds; `None`: not known, a former run may have left one.
+    set: Option<BTreeSet<IpAddr>>,
+    at: Option<Instant>,
+    /// It may hold something by our doing.
+    ours: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -70,6 +107,30 @@ enum RetryKey {
     Remove(Key),
     Open(SocketKey),
     Close(SocketKey),
+    Route(Route, bool),
+    Rule(Rule, bool),
+    Vmac(Vmac, bool),
+    Guard,
+}
+
+impl RetryKey {
+    /// Of a step that is retried.
+    fn of(step: &Step) -> Option<Self> {
+        Some(match step {
+            Step::AddAddress { ifindex, ip, prefix, .. } => Self::Add((*ifindex, *ip, *prefix)),
+            Step::RemoveAddress { ifindex, ip, prefix } => Self::Remove((*ifindex, *ip, *prefix)),
+            Step::OpenVrrp { socket } => Self::Open(*socket),
+            Step::CloseVrrp { socket } => Self::Close(*socket),
+            Step::AddRoute { route } => Self::Route(*route, true),
+            Step::RemoveRoute { route } => Self::Route(*route, false),
+            Step::AddRule { rule } => Self::Rule(*rule, true),
+            Step::RemoveRule { rule } => Self::Rule(*rule, false),
+            Step::AddVmac { vmac } => Self::Vmac(*vmac, true),
+            Step::RemoveVmac { vmac } => Self::Vmac(*vmac, false),
+            Step::Guard { .. } => Self::Guard,
+            Step::Announce { .. } => return None,
+        })
+    }
 }
 
 /// A step that failed.
@@ -113,11 +174,51 @@ pub fn diff(wanted: &Wanted, actual: &Actual, now: Instant) -> Diff {
             diff.steps.push(Step::OpenVrrp { socket });
         }
     }
+    let guard = Step::Guard { addresses: wanted.guard.clone() };
+    let guarded = match &actual.guard {
+        Guard { set: Some(set), at, .. } if *set == wanted.guard => {
+            let refresh = at.filter(|_| !set.is_empty()).map(|at| at + GUARD_REFRESH);
+            refresh.into_iter().for_each(&mut later);
+            refresh.is_none_or(|at| now < at)
+        }
+        _ => false,
+    };
+    let guard = (!guarded && may(RetryKey::Guard, &mut later)).then_some(guard);
+    if !wanted.guard.is_empty() {
+        diff.steps.extend(guard.clone());
+    }
+    for rule in actual.rules.present().filter(|rule| !wanted.rules.contains_key(rule)) {
+        if may(RetryKey::Rule(rule, false), &mut later) {
+            diff.steps.push(Step::RemoveRule { rule });
+        }
+    }
+    for route in actual.routes.present().filter(|route| !wanted.routes.contains_key(route)) {
+        if may(RetryKey::Route(route, false), &mut later) {
+            diff.steps.push(Step::RemoveRoute { route });
+        }
+    }
+    let there: BTreeSet<Vmac> = actual.vmacs.present().chain(wanted.devices.keys().copied()).collect();
+    for &vmac in there.difference(&wanted.vmacs) {
+        match actual.leaving.get(&vmac) {
+            Some(again) if now < *again => later(*again),
+            _ if may(RetryKey::Vmac(vmac, false), &mut later) => diff.steps.push(Step::RemoveVmac { vmac }),
+            _ => {}
+        }
+    }
+    let leaves = |ifindex: u32| wanted.devices.iter().any(|(vmac, at)| *at == ifindex && !wanted.vmacs.contains(vmac));
     for (&key, held) in &actual.addresses {
-        let surplus = held.present && held.ours && !wanted.addresses.contains(&key);
+        let surplus = held.present && held.ours && !wanted.addresses.contains(&key) && !leaves(key.0);
         if surplus && may(RetryKey::Remove(key), &mut later) {
             let (ifindex, ip, prefix) = key;
             diff.steps.push(Step::RemoveAddress { ifindex, ip, prefix });
+        }
+    }
+
+    for &vmac in wanted.vmacs.iter().filter(|vmac| !actual.vmacs.has(vmac)) {
+        if let Some(again) = actual.leaving.get(&vmac).filter(|again| now < **again) {
+            later(*again);
+        } else if may(RetryKey::Vmac(vmac, true), &mut later) {
+            diff.steps.push(Step::AddVmac { vmac });
         }
     }
 
@@ -143,6 +244,20 @@ pub fn diff(wanted: &Wanted, actual: &Actual, now: Instant) -> Diff {
             diff.added.push(key);
         }
         later(now + REFRESH);
+    }
+
+    for (&route, _) in wanted.routes.iter().filter(|(route, free)| **free && !actual.routes.has(route)) {
+        if may(RetryKey::Route(route, true), &mut later) {
+            diff.steps.push(Step::AddRoute { route });
+        }
+    }
+    for (&rule, _) in wanted.rules.iter().filter(|(rule, free)| **free && !actual.rules.has(rule)) {
+        if may(RetryKey::Rule(rule, true), &mut later) {
+            diff.steps.push(Step::AddRule { rule });
+        }
+    }
+    if wanted.guard.is_empty() {
+        diff.steps.extend(guard);
     }
 
     for (&socket, state) in &actual.sockets {
@@ -180,33 +295,33 @@ impl Actual {
             Step::CloseVrrp { socket } => {
                 self.sockets.insert(*socket, Socket::Closing);
             }
-            Step::Announce { .. }
-            | Step::AddRoute { .. }
-            | Step::RemoveRoute { .. }
-            | Step::AddRule { .. }
-            | Step::RemoveRule { .. }
-            | Step::Guard { .. }
-            | Step::AddVmac { .. }
-            | Step::RemoveVmac { .. } => {}
+            Step::AddRoute { route } => self.routes.issued(*route, true),
+            Step::RemoveRoute { route } => self.routes.issued(*route, false),
+            Step::AddRule { rule } => self.rules.issued(*rule, true),
+            Step::RemoveRule { rule } => self.rules.issued(*rule, false),
+            Step::AddVmac { vmac } => {
+                self.leaving.remove(vmac);
+                self.vmacs.issued(*vmac, true);
+            }
+            Step::RemoveVmac { vmac } => {
+                self.leaving.insert(*vmac, now + LEAVE_AGAIN);
+                self.vmacs.issued(*vmac, false);
+            }
+            Step::Guard { addresses } => {
+                self.guard.ours |= !addresses.is_empty();
+                self.guard.set = Some(addresses.clone());
+                self.guard.at = Some(now);
+            }
+            Step::Announce { .. } => {}
         }
     }
 
     /// How a step ended. The retry that is now due, or for a success the one that it ends.
     pub fn done(&mut self, step: &Step, failure: Option<&str>, now: Instant) -> Option<Retry> {
-        let key = match step {
-            Step::AddAddress { ifindex, ip, prefix, .. } => RetryKey::Add((*ifindex, *ip, *prefix)),
-            Step::RemoveAddress { ifindex, ip, prefix } => RetryKey::Remove((*ifindex, *ip, *prefix)),
-            Step::OpenVrrp { socket } => RetryKey::Open(*socket),
-            Step::CloseVrrp { socket } => RetryKey::Close(*socket),
-            Step::Announce { .. }
-            | Step::AddRoute { .. }
-            | Step::RemoveRoute { .. }
-            | Step::AddRule { .. }
-            | Step::RemoveRule { .. }
-            | Step::Guard { .. }
-            | Step::AddVmac { .. }
-            | Step::RemoveVmac { .. } => return None,
-        };
+        let key = RetryKey::of(step)?;
+        if *step == (Step::Guard { addresses: BTreeSet::new() }) && failure.is_none() {
+            self.guard.ours = self.guard.set.as_ref().is_some_and(|set| !set.is_empty());
+        }
         self.settle(key, failure.is_none(), now);
         let Some(why) = failure else { return self.retries.remove(&key) };
         let failures = self.retries.get(&key).map_or(1, |r| r.failures.saturating_add(1));
@@ -240,6 +355,11 @@ impl Actual {
                     }
                 }
             }
+            RetryKey::Route(route, add) => self.routes.settle(route, add, ok),
+            RetryKey::Rule(rule, add) => self.rules.settle(rule, add, ok),
+            RetryKey::Vmac(vmac, add) => self.vmacs.settle(vmac, add, ok),
+            RetryKey::Guard if !ok => self.guard.set = None,
+            RetryKey::Guard => {}
             RetryKey::Close(ifindex) => {
                 if self.sockets.get(&ifindex) == Some(&Socket::Closing) {
                     if ok {
@@ -297,13 +417,51 @@ impl Actual {
         vanished
     }
 
+    /// The complete list of our routes and rules. Returns what vanished.
+    pub fn resync_ours(&mut self, routes: &BTreeSet<Route>, rules: &BTreeSet<Rule>) -> (Vec<Route>, Vec<Rule>) {
+        (self.routes.resync(routes), self.rules.resync(rules))
+    }
+
+    /// Whether the device may be there.
+    pub fn maybe_vmac(&self, vmac: &Vmac) -> bool {
+        self.vmacs.maybe(vmac) || self.leaving.contains_key(vmac)
+    }
+
+    /// Whether any device is known.
+    pub fn any_vmac(&self) -> bool {
+        self.vmacs.any() || !self.leaving.is_empty()
+    }
+
+    /// The device is there.
+    pub fn vmac_seen(&mut self, vmac: Vmac) {
+        if !self.leaving.contains_key(&vmac) {
+            self.vmacs.seen(vmac);
+        }
+    }
+
+    /// The device is gone. True: it was there, and not by a step of ours.
+    pub fn vmac_gone(&mut self, vmac: Vmac) -> bool {
+        self.leaving.remove(&vmac).is_none() && self.vmacs.gone(vmac)
+    }
+
     /// The interface is gone, and all that was on it.
     pub fn link_gone(&mut self, ifindex: u32) {
         self.addresses.retain(|key, _| key.0 != ifindex);
+        self.routes.forget(|route| route.ifindex == ifindex);
+        self.vmacs.forget(|vmac| vmac.parent == ifindex);
+        self.leaving.retain(|vmac, _| vmac.parent != ifindex);
         self.retries.retain(|key, _| match key {
             RetryKey::Add(key) | RetryKey::Remove(key) => key.0 != ifindex,
             RetryKey::Open(socket) | RetryKey::Close(socket) => socket.ifindex != Some(ifindex),
+            RetryKey::Route(route, _) => route.ifindex != ifindex,
+            RetryKey::Vmac(vmac, _) => vmac.parent != ifindex,
+            RetryKey::Rule(..) | RetryKey::Guard => true,
         });
+    }
+
+    /// The link is up: what failed because it was down need not wait.
+    pub fn link_up(&mut self, ifindex: u32) {
+        self.retries.retain(|key, _| !matches!(key, RetryKey::Route(route, true) if route.ifindex == ifindex));
     }
 
     /// Whether an address is there (steps on their way counted as done).
@@ -339,15 +497,30 @@ impl Actual {
 
     /// Nothing of ours is left, and no removal is on its way.
     pub fn is_clean(&self) -> bool {
-        self.sockets.is_empty() && self.addresses.values().all(|h| !h.ours || !h.present && h.in_flight == 0)
+        let addresses = self.addresses.values().all(|h| !h.ours || !h.present && h.in_flight == 0);
+        let others = self.routes.is_clean() && self.rules.is_clean() && self.vmacs.is_clean() && !self.guard.ours;
+        let others = others && self.leaving.is_empty();
+        self.sockets.is_empty() && addresses && others
     }
 
     /// Forgets addresses that are neither there nor on their way.
     pub fn tidy(&mut self, now: Instant) {
         self.addresses.retain(|_, h| h.present || h.in_flight > 0 || h.gone_until.is_some_and(|until| now < until));
-        let (addresses, sockets) = (&self.addresses, &self.sockets);
+        self.routes.tidy();
+        self.rules.tidy();
+        self.vmacs.tidy();
+        let (addresses, sockets, routes, rules, vmacs) =
+            (&self.addresses, &self.sockets, &self.routes, &self.rules, &self.vmacs);
         self.retries.retain(|key, retry| match key {
-            RetryKey::Add(_) | RetryKey::Open(_) => now < retry.at + RETRY_LAST * 10,
+            RetryKey::Add(_)
+            | RetryKey::Open(_)
+            | RetryKey::Route(_, true)
+            | RetryKey::Rule(_, true)
+            | RetryKey::Vmac(_, true)
+            | RetryKey::Guard => now < retry.at + RETRY_LAST * 10,
+            RetryKey::Route(route, false) => routes.maybe(route),
+            RetryKey::Rule(rule, false) => rules.maybe(rule),
+            RetryKey::Vmac(vmac, false) => vmacs.maybe(vmac),
             RetryKey::Remove(key) => addresses.contains_key(key),
             RetryKey::Close(index) => sockets.contains_key(index),
         });
@@ -372,13 +545,18 @@ mod tests {
         Instant::now()
     }
 
+    /// Of a kernel in which no former run left a guard.
+    fn actual() -> Actual {
+        Actual { guard: Guard { set: Some(BTreeSet::new()), at: None, ours: false }, ..Actual::default() }
+    }
+
     fn issue(actual: &mut Actual, diff: &Diff, now: Instant) {
         diff.steps.iter().for_each(|step| actual.issued(step, now));
     }
 
     #[test]
     fn what_is_wanted_is_added_once_and_refreshed_in_time() {
-        let (now, mut actual) = (now(), Actual::default());
+        let (now, mut actual) = (now(), actual());
         let first = diff(&wanted(&[1]), &actual, now);
         assert_eq!(first.added, [key(1)]);
         issue(&mut actual, &first, now);
@@ -390,7 +568,7 @@ mod tests {
 
     #[test]
     fn what_we_did_not_add_is_never_removed() {
-        let (now, mut actual) = (now(), Actual::default());
+        let (now, mut actual) = (now(), actual());
         actual.seen(key(1));
         assert_eq!(diff(&wanted(&[]), &actual, now).steps, []);
         actual.adopt(key(1));
@@ -399,7 +577,7 @@ mod tests {
 
     #[test]
     fn a_failed_step_comes_again_with_back_off_up_to_a_second() {
-        let (mut now, mut actual) = (now(), Actual::default());
+        let (mut now, mut actual) = (now(), actual());
         let mut waits = vec![];
         for _ in 0..9 {
             let steps = diff(&wanted(&[1]), &actual, now);
@@ -415,7 +593,7 @@ mod tests {
 
     #[test]
     fn the_event_of_our_own_removal_is_no_surprise_even_after_a_new_addition() {
-        let (now, mut actual) = (now(), Actual::default());
+        let (now, mut actual) = (now(), actual());
         for want in [&[1][..], &[], &[1]] {
             let steps = diff(&wanted(want), &actual, now);
             issue(&mut actual, &steps, now);
@@ -431,7 +609,7 @@ mod tests {
 
     #[test]
     fn held_addresses_are_neither_added_nor_removed() {
-        let (now, mut actual) = (now(), Actual::default());
+        let (now, mut actual) = (now(), actual());
         let mut want = wanted(&[1, 2]);
         want.held.insert(key(1));
         let steps = diff(&want, &actual, now);

@@ -1,8 +1,9 @@
 //! What goes into a [`Node`](crate::Node) and what comes out of it. The agent and the simulator both speak just this.
 
-use crate::config::{BalancerId, CheckId, InterfaceName, Route, Rule, VipId};
+use crate::config::{BalancerId, CheckId, InterfaceName, VipId};
 use crate::keeper::ipc::Resign;
-use holdfast_vrrp::{Family, LegId, Vrid};
+use crate::kernel::{Route, Rule, Vmac};
+use holdfast_vrrp::{Family, LegId};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -33,6 +34,9 @@ pub enum Input<'a> {
     AddressGone { ifindex: u32, ip: IpAddr, prefix: u8 },
     /// The complete state, after start or an overrun of the event socket: replaces what was known.
     Resync { links: &'a [Link], addresses: &'a [Address] },
+    /// Every route and rule that carries our mark, after start and whenever one of them may have changed: replaces what
+    /// was known.
+    Ours { routes: &'a [Route], rules: &'a [Rule] },
     /// How a step ended. Every [`Output::Step`] is answered by exactly one of these, in order.
     StepDone { step: Step, result: Result<(), StepError> },
     /// What the supervisor sees of a balancer.
@@ -161,6 +165,8 @@ pub enum Output {
     Probe { vip: VipId, ifindex: u32, source: IpAddr, target: IpAddr, tries: u8, wait: Duration },
     /// Run this probe, give up after `timeout`; report with `CheckDone`.
     StartCheck { check: CheckId, sequence: u64, timeout: Duration },
+    /// What a unit is here has changed, in the words of keepalived; for programs that listen to these.
+    State { vip: VipId, state: UnitState, priority: u8 },
     /// Run a hook through the keeper; nothing waits for it.
     RunHook { hook: u16, environment: Vec<(String, String)> },
     /// What the keeper must know to undo our work and to let a new worker resume. Replaces the former record of
@@ -173,6 +179,19 @@ pub enum Output {
     /// Answer to an operator.
     Answer { token: u64, answer: Answer },
     /// All is released: the process may end.
+    Stopped,
+}
+
+/// What a unit is on this node, for programs that know keepalived's states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnitState {
+    /// Active.
+    Active,
+    /// Backup, or withheld by an operator.
+    Backup,
+    /// It can't be held here.
+    Fault,
+    /// The agent stops.
     Stopped,
 }
 
@@ -191,19 +210,19 @@ pub enum Step {
     /// Close them.
     CloseVrrp { socket: SocketKey },
     /// Add this route, marked as ours.
-    AddRoute { ifindex: u32, route: Route },
+    AddRoute { route: Route },
     /// Remove exactly this route of ours.
-    RemoveRoute { ifindex: u32, route: Route },
+    RemoveRoute { route: Route },
     /// Add this rule, marked as ours.
     AddRule { rule: Rule },
     /// Remove exactly this rule of ours.
     RemoveRule { rule: Rule },
     /// These addresses, and no others, take no traffic but neighbour discovery (`accept = false`).
     Guard { addresses: BTreeSet<IpAddr> },
-    /// Create the device with the virtual router's link address upon this interface.
-    AddVmac { ifindex: u32, vrid: Vrid, family: Family },
-    /// Remove it.
-    RemoveVmac { ifindex: u32, vrid: Vrid, family: Family },
+    /// Create the device with the virtual router's link address, and set its parent up for it.
+    AddVmac { vmac: Vmac },
+    /// Remove it, if it is ours, with all that is on it; with the last one the parent is as it was.
+    RemoveVmac { vmac: Vmac },
 }
 
 /// Which VRRP sockets.
@@ -240,6 +259,10 @@ pub struct OwnerRecord {
     pub role_epoch: u64,
     /// Addresses that may be in the kernel because of us.
     pub addresses: Vec<(u32, IpAddr, u8)>,
+    /// Likewise routes, rules and devices.
+    pub routes: Vec<Route>,
+    pub rules: Vec<Rule>,
+    pub vmacs: Vec<Vmac>,
     /// The priority-0 adverts to send on our behalf, one or more for each leg; empty: none.
     pub resign: Vec<Resign>,
     /// Advert interval: how long a resume may take.

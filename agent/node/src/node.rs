@@ -70,6 +70,10 @@ pub struct Node {
     shortest_down: Option<Duration>,
     pub(crate) reconcile_at: Option<Instant>,
     pub(crate) reconcile_due: bool,
+    /// Something waits for steps that are on their way.
+    pub(crate) reconcile_again: bool,
+    /// Our routes and rules in the kernel are known.
+    pub(crate) ours_known: bool,
     pub(crate) announcements: VecDeque<(u32, IpAddr)>,
     /// What is in `announcements`.
     pub(crate) announced: BTreeSet<(u32, IpAddr)>,
@@ -162,6 +166,8 @@ impl Node {
             shortest_down: config.vips.iter().map(|vip| vip.vrrp.interval.duration() * 3).min(),
             reconcile_at: None,
             reconcile_due: true,
+            reconcile_again: false,
+            ours_known: false,
             announcements: VecDeque::new(),
             announced: BTreeSet::new(),
             announce_at: None,
@@ -218,6 +224,7 @@ impl Node {
             Input::Address(address) => self.on_address(address),
             Input::AddressGone { ifindex, ip, prefix } => self.on_address_gone(now, (ifindex, ip, prefix)),
             Input::Resync { links, addresses } => self.on_resync(now, links, addresses),
+            Input::Ours { routes, rules } => self.on_ours(now, routes, rules),
             Input::StepDone { step, result } => self.on_step_done(now, &step, result),
             Input::Balancer { balancer, state } => self.on_balancer(now, balancer, state),
             Input::Lapsed { vip, role_epoch } => self.on_lapsed(now, vip, role_epoch),

@@ -3,8 +3,10 @@
 use crate::checks::Verdict;
 use crate::config::{BalancerId, CheckId, HookEvent, Tracked, VipId};
 use crate::diff::Key;
+use crate::extras::Extras;
 use crate::io::{Address, BalancerState, CheckError, Link, Output, Step, StepError};
 use crate::journal::Kind;
+use crate::kernel::{Route, Rule, Vmac};
 use crate::mutants;
 use crate::node::Node;
 use crate::world::{CheckState, Fault, FaultKind};
@@ -25,6 +27,12 @@ impl Node {
             self.on_link_gone(now, ifindex);
         }
         let old = self.world.links.insert(link.clone());
+        if let Some(vmac) = Vmac::named(&link.name) {
+            self.actual.vmac_seen(vmac);
+        }
+        if link.up && old.as_ref().is_some_and(|old| !old.up) {
+            self.actual.link_up(link.ifindex);
+        }
         let same = old.as_ref().is_some_and(|old| old.up == link.up && old.name == link.name);
         if !same {
             self.dirty.all = true;
@@ -39,6 +47,12 @@ impl Node {
     pub(crate) fn on_link_gone(&mut self, now: Instant, ifindex: u32) {
         let Some(link) = self.world.links.remove(ifindex) else { return };
         self.world.foreign.remove(&ifindex);
+        if let Some(vmac) = Vmac::named(&link.name)
+            && self.actual.vmac_gone(vmac)
+            && let Some(id) = self.unit_with(|extras| extras.vmacs.contains(&vmac))
+        {
+            self.on_extra_vanished(now, id, format!("device {vmac}"));
+        }
         self.actual.link_gone(ifindex);
         self.dirty.all = true;
         self.legs = None;
@@ -101,6 +115,11 @@ impl Node {
         let kind = Kind::AddressVanished { vip: self.vip_name(id), address: address.clone() };
         let event = self.event(now, None, kind);
         self.announcer(id).reassert(now);
+        self.limit_vanishing(now, id, address, event);
+    }
+
+    /// Put back, as often as that is of use.
+    fn limit_vanishing(&mut self, now: Instant, id: VipId, address: String, event: Option<u64>) {
         if self.run_mut(id).vanished_too_often(now) {
             let until = now + VANISH_FAULT;
             self.view_mut(id).fault = Some(Fault { kind: FaultKind::AddressVanishes, until });
@@ -109,6 +128,47 @@ impl Node {
             self.event(now, event, kind);
             self.hooks(id, HookEvent::Fault, &why);
             self.dirty.units.insert(id);
+        }
+    }
+
+    /// A route, rule or device of ours went away by somebody else's hand: back in this very turn.
+    fn on_extra_vanished(&mut self, now: Instant, id: VipId, what: String) {
+        self.count("extras_vanished");
+        let kind = Kind::AddressVanished { vip: self.vip_name(id), address: what.clone() };
+        let event = self.event(now, None, kind);
+        self.limit_vanishing(now, id, what, event);
+    }
+
+    fn unit_with(&self, test: impl Fn(&Extras) -> bool) -> Option<VipId> {
+        (0..).map(VipId).zip(&self.plan.vips).find(|(_, plan)| test(&plan.extras)).map(|(id, _)| id)
+    }
+
+    /// All routes and rules that carry our mark. The first time, what nobody wants is a former run's, and goes.
+    pub(crate) fn on_ours(&mut self, now: Instant, routes: &[Route], rules: &[Rule]) {
+        self.reconcile_due = true;
+        let (routes, rules) = (routes.iter().copied().collect(), rules.iter().copied().collect());
+        let (lost_routes, lost_rules) = self.actual.resync_ours(&routes, &rules);
+        for route in lost_routes {
+            if let Some(id) = self.unit_with(|extras| extras.routes.contains(&route)) {
+                self.on_extra_vanished(now, id, format!("route {route}"));
+            }
+        }
+        for rule in lost_rules {
+            if let Some(id) = self.unit_with(|extras| extras.rules.contains(&rule)) {
+                self.on_extra_vanished(now, id, format!("rule {rule}"));
+            }
+        }
+        if std::mem::replace(&mut self.ours_known, true) {
+            return;
+        }
+        let scrubbed_routes = routes.iter().filter(|r| self.unit_with(|e| e.routes.contains(r)).is_none());
+        let scrubbed_rules = rules.iter().filter(|r| self.unit_with(|e| e.rules.contains(r)).is_none());
+        let said: Vec<(String, u32)> = scrubbed_routes
+            .map(|route| (format!("route {route}"), route.ifindex))
+            .chain(scrubbed_rules.map(|rule| (format!("rule {rule}"), 0)))
+            .collect();
+        for (address, ifindex) in said {
+            self.event(now, None, Kind::Scrubbed { address, ifindex });
         }
     }
 
@@ -139,6 +199,11 @@ impl Node {
             for address in addresses {
                 self.adopt_or_scrub(now, address);
             }
+            let resumed = self.world.vips.iter().any(|view| view.resume.is_some());
+            for link in links.iter().filter(|link| !resumed && Vmac::named(&link.name).is_some()) {
+                let (address, ifindex) = (format!("device {}", link.name), link.ifindex);
+                self.event(now, None, Kind::Scrubbed { address, ifindex });
+            }
         }
         self.dirty.all = true;
     }
@@ -167,6 +232,10 @@ impl Node {
         if let Step::RemoveAddress { ip, .. } = step {
             self.record_address(ip);
         }
+        self.reconcile_due |= self.reconcile_again;
+        if matches!(step, Step::RemoveRoute { .. } | Step::RemoveRule { .. } | Step::RemoveVmac { .. }) {
+            self.record_extras();
+        }
         match (result, retry) {
             (Ok(()), None) => {}
             (Ok(()), Some(_)) => {
@@ -179,26 +248,34 @@ impl Node {
                 let retry_ms = crate::io::age_ms(retry.at, now);
                 let kind = Kind::StepFailed { step: step_text(step), why: retry.why, retry_ms };
                 let event = self.event(now, None, kind);
+                if let Step::AddVmac { vmac } = step
+                    && retry.failures >= ADD_FAILURES
+                    && let Some(id) = self.unit_with(|extras| extras.vmacs.contains(vmac))
+                {
+                    self.on_refused(now, id, format!("device {vmac}"), event);
+                }
                 if let Step::AddAddress { ifindex, ip, prefix, .. } = step
                     && retry.failures >= ADD_FAILURES
                 {
-                    self.on_refused(now, (*ifindex, *ip, *prefix), event);
+                    let key = (*ifindex, *ip, *prefix);
+                    let mut owners = (0..).map(VipId).zip(&self.plan.vips);
+                    let owner = owners.find(|(_, plan)| plan.addresses.contains(&key)).map(|(id, _)| id);
+                    if let Some(id) = owner {
+                        self.on_refused(now, id, format!("{ip}/{prefix}"), event);
+                    }
                 }
             }
         }
     }
 
-    /// An owner without its address would draw traffic into nothing.
-    fn on_refused(&mut self, now: Instant, key: Key, cause: Option<u64>) {
-        let owners = (0..).map(VipId).zip(&self.plan.vips).filter(|(_, plan)| plan.addresses.contains(&key));
-        let Some(id) = owners.map(|(id, _)| id).next() else { return };
+    /// An owner without its address (or the device that this is to stand on) would draw traffic into nothing.
+    fn on_refused(&mut self, now: Instant, id: VipId, address: String, cause: Option<u64>) {
         if self.view(id).fault.is_some_and(|f| f.kind == FaultKind::AddressRefused && now < f.until) {
             return;
         }
         let until = now + self.run_mut(id).fault_time(now);
         self.view_mut(id).fault = Some(Fault { kind: FaultKind::AddressRefused, until });
         let why = FaultKind::AddressRefused.to_string();
-        let address = format!("{}/{}", key.1, key.2);
         let kind = Kind::AddressFault { vip: self.vip_name(id), address, times: ADD_FAILURES, why: why.clone() };
         self.event(now, cause, kind);
         self.hooks(id, HookEvent::Fault, &why);
@@ -300,12 +377,12 @@ fn step_text(step: &Step) -> String {
         Step::Announce { ifindex, ip } => format!("announce {ip} on interface {ifindex}"),
         Step::OpenVrrp { socket } => format!("open {socket}"),
         Step::CloseVrrp { socket } => format!("close {socket}"),
-        Step::AddRoute { ifindex, route } => format!("add route {route} on interface {ifindex}"),
-        Step::RemoveRoute { ifindex, route } => format!("remove route {route} from interface {ifindex}"),
+        Step::AddRoute { route } => format!("add route {route} on interface {}", route.ifindex),
+        Step::RemoveRoute { route } => format!("remove route {route} from interface {}", route.ifindex),
         Step::AddRule { rule } => format!("add rule {rule}"),
         Step::RemoveRule { rule } => format!("remove rule {rule}"),
         Step::Guard { addresses } => format!("guard {} addresses from traffic", addresses.len()),
-        Step::AddVmac { ifindex, vrid, .. } => format!("add the device of VRID {vrid} on interface {ifindex}"),
-        Step::RemoveVmac { ifindex, vrid, .. } => format!("remove the device of VRID {vrid} from interface {ifindex}"),
+        Step::AddVmac { vmac } => format!("add device {vmac} on interface {}", vmac.parent),
+        Step::RemoveVmac { vmac } => format!("remove device {vmac} from interface {}", vmac.parent),
     }
 }

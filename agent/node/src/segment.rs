@@ -132,7 +132,7 @@ impl Node {
             match output {
                 holdfast_vrrp::Output::Send { leg, source, packets } => {
                     let way = self.run(id).path.as_ref().and_then(|path| path.get(usize::from(leg.0)));
-                    let Some(ifindex) = way.map(|way| way.ifindex) else { continue };
+                    let Some(ifindex) = way.map(|way| way.out) else { continue };
                     let resignation = self.run(id).router.resign_packets(leg);
                     let resigns = resignation.is_some_and(|(_, those)| Arc::ptr_eq(&those, &packets));
                     let advert = Output::Advert { vip: id, leg, ifindex, source, packets };
@@ -245,7 +245,9 @@ impl Node {
         run.probe = None;
         run.contest = None;
         run.claimed = None;
-        if *reason != Reason::Resumed {
+        if *reason == Reason::Resumed {
+            run.announcer.resumed(now);
+        } else {
             run.announcer.took_over(now);
         }
         if last_resort {

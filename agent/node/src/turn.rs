@@ -4,12 +4,14 @@
 //! "take it now" first, then the ledger and the removal (or, with linger, the removal when the successor is seen).
 
 use crate::announce::Announcer;
-use crate::config::{HookEvent, Tracked, VipId};
+use crate::config::{HookEvent, Member, Tracked, VipAddress, VipId};
 use crate::decide::{Leave, LegPath, Participation, VipPlan, decide_one, socket_of, stands_until};
 use crate::diff::{BATCH, BATCH_PAUSE, Key, Wanted, diff};
-use crate::io::{Output, OwnerRecord, SocketKey, Step};
+use crate::extras::{self, Extras};
+use crate::io::{Link, Output, OwnerRecord, SocketKey, Step, UnitState};
 use crate::journal::Kind;
 use crate::keeper::ipc::Resign;
+use crate::kernel::Vmac;
 use crate::node::Node;
 use crate::vip::VipRun;
 use crate::world::{Fault, FaultKind, Leaving, VipView, Withheld};
@@ -78,6 +80,16 @@ impl Node {
         }
     }
 
+    /// The same of every unit that has more than addresses.
+    pub(crate) fn record_extras(&mut self) {
+        let vips = (0..).map(VipId).zip(&self.config.vips);
+        let more = |vip: &crate::config::Vip| {
+            !vip.routes.is_empty() || !vip.rules.is_empty() || vip.legs.iter().any(|leg| leg.vmac)
+        };
+        let ids: Vec<VipId> = vips.filter(|(_, vip)| more(vip)).map(|(id, _)| id).collect();
+        ids.into_iter().for_each(|id| self.record(id));
+    }
+
     /// Everything that is due at `now`.
     pub(crate) fn run_due(&mut self, now: Instant) {
         self.run_checks(now);
@@ -113,6 +125,7 @@ impl Node {
             self.reconcile(now);
         }
         self.announce(now);
+        self.tell_states();
         self.report(now);
         self.finish_stop(now);
     }
@@ -127,7 +140,7 @@ impl Node {
         let plans: Vec<VipPlan> = units.iter().map(|id| self.decide(now, *id)).collect();
         for (id, new) in units.iter().zip(plans) {
             let Some(plan) = self.plan.vips.get_mut(usize::from(id.0)) else { continue };
-            let moved = plan.path != new.path || plan.addresses != new.addresses;
+            let moved = plan.path != new.path || plan.addresses != new.addresses || plan.extras != new.extras;
             *plan = new;
             if all || moved {
                 self.record(*id);
@@ -344,9 +357,14 @@ impl Node {
             self.reconcile_at = None;
             return;
         }
-        let mut wanted = Wanted { sockets: self.wanted_sockets(), ..Wanted::default() };
+        let mut wanted = Wanted { sockets: self.wanted_sockets(), guard: self.wanted_guard(), ..Wanted::default() };
+        if self.actual.any_vmac() {
+            let device = |link: &Link| Some((Vmac::named(&link.name)?, link.ifindex));
+            wanted.devices = self.world.links.iter().filter_map(device).collect();
+        }
         for (view, plan) in self.world.vips.iter().zip(&self.plan.vips) {
             wanted.addresses.extend(&plan.addresses);
+            self.want_extras(plan, &mut wanted);
             let vanishes = view.fault.is_some_and(|f| f.kind == FaultKind::AddressVanishes && now < f.until);
             if vanishes || view.relisten_until.is_some_and(|until| now < until) {
                 wanted.held.extend(plan.addresses.iter().filter(|key| !self.actual.present(key)));
@@ -362,18 +380,53 @@ impl Node {
             self.out.announces.push(Output::Step(Step::Announce { ifindex, ip }));
         }
         self.reconcile_at = diff.next;
+        // What waits for what was done just now.
+        let free = |freed: &bool| *freed;
+        self.reconcile_again = !(wanted.routes.values().all(free) && wanted.rules.values().all(free));
         self.actual.tidy(now);
         self.write_records();
+    }
+
+    /// Routes and rules of a unit, and whether what they come after is there.
+    fn want_extras(&self, plan: &VipPlan, wanted: &mut Wanted) {
+        let Extras { incomplete, vmacs, routes, rules } = &plan.extras;
+        wanted.vmacs.extend(vmacs);
+        if routes.is_empty() && rules.is_empty() {
+            return;
+        }
+        let held = *incomplete || plan.addresses.iter().any(|key| !self.actual.present(key));
+        for route in routes {
+            let up = self.world.links.get(route.ifindex).is_some_and(|link| link.up);
+            *wanted.routes.entry(*route).or_default() |= !held && up;
+        }
+        let routed = !held && routes.iter().all(|route| self.actual.routes.settled(route));
+        for rule in rules {
+            *wanted.rules.entry(*rule).or_default() |= routed;
+        }
+    }
+
+    /// Addresses of units with `accept = false`, from the start to the end of the agent, wherever they are now.
+    fn wanted_guard(&self) -> BTreeSet<IpAddr> {
+        if self.stop.as_ref().is_some_and(|stop| stop.releasing) {
+            return BTreeSet::new();
+        }
+        let guarded = self.config.vips.iter().filter(|vip| !vip.vrrp.accept);
+        guarded.flat_map(|vip| vip.addresses.iter().map(|address| address.ip)).collect()
     }
 
     /// Tells the keeper what it would have to undo, before the steps that it covers.
     fn write_records(&mut self) {
         for id in self.records.take() {
             let vip = self.vip_config(id);
-            let planned = self.plan.vips.get(usize::from(id.0)).map(|p| p.addresses.clone()).unwrap_or_default();
-            let key = |a: &crate::config::VipAddress| Some((self.world.link(&a.interface)?.ifindex, a.ip, a.prefix));
-            let covered = |k: &Key| planned.contains(k) || self.actual.maybe_ours(k);
+            let plan = self.plan.vips.get(usize::from(id.0));
+            let key = |a: &VipAddress| Some((extras::place(vip, a, &self.world)?, a.ip, a.prefix));
+            let covered = |k: &Key| plan.is_some_and(|p| p.addresses.contains(k)) || self.actual.maybe_ours(k);
             let addresses = vip.addresses.iter().filter_map(key).filter(covered).collect::<Vec<_>>();
+            let mut of = extras::of(vip, &self.world, 0);
+            let planned = plan.map(|plan| &plan.extras);
+            of.routes.retain(|r| planned.is_some_and(|p| p.routes.contains(r)) || self.actual.routes.maybe(r));
+            of.rules.retain(|r| planned.is_some_and(|p| p.rules.contains(r)) || self.actual.rules.maybe(r));
+            of.vmacs.retain(|v| planned.is_some_and(|p| p.vmacs.contains(v)) || self.actual.maybe_vmac(v));
             let run = self.run(id);
             let active = run.router.state() == State::Active;
             let resign = if active { self.resignations(id) } else { Vec::new() };
@@ -382,12 +435,15 @@ impl Node {
                 active,
                 role_epoch: self.view(id).role_epoch,
                 addresses,
+                routes: of.routes.into_iter().collect(),
+                rules: of.rules.into_iter().collect(),
+                vmacs: of.vmacs.into_iter().collect(),
                 resign,
                 interval: vip.vrrp.interval.duration(),
             };
             let same = match &run.record {
                 Some(old) => *old == record,
-                None => !record.active && record.addresses.is_empty(),
+                None => !record.active && record.addresses.is_empty() && record.vmacs.is_empty(),
             };
             if !same {
                 self.run_mut(id).record = Some(record.clone());
@@ -401,7 +457,7 @@ impl Node {
         let run = self.run(id);
         let legs = (0..).map(LegId).zip(run.path.iter().flatten());
         let of = |(leg, way): (LegId, &LegPath)| {
-            let ifindex = way.ifindex;
+            let ifindex = way.out;
             let (source, packets) = run.router.resign_packets(leg)?;
             Some(
                 packets
@@ -478,21 +534,51 @@ impl Node {
         self.drain_channel(now);
     }
 
-    /// Hooks for this, with the reason in words.
+    /// What each unit is, in the words of those who know keepalived's, when that changed.
+    fn tell_states(&mut self) {
+        if !self.synced {
+            return;
+        }
+        for id in self.touched.sorted() {
+            let run = self.run(id);
+            let plan = self.plan.vips.get(usize::from(id.0));
+            let can = |plan: &VipPlan| plan.participation != Participation::Off && plan.fitness != Fitness::Unfit;
+            let state = match run.router.state() {
+                State::Active => UnitState::Active,
+                _ if self.stop.is_some() => UnitState::Stopped,
+                _ if plan.is_some_and(can) => UnitState::Backup,
+                _ => UnitState::Fault,
+            };
+            if run.told != Some(state) {
+                let priority = run.priority;
+                self.run_mut(id).told = Some(state);
+                self.out.rest.push(Output::State { vip: id, state, priority });
+            }
+        }
+    }
+
+    /// Hooks for this, one run for each VIP of the unit, with the reason in words.
     pub(crate) fn hooks(&mut self, id: VipId, on: HookEvent, reason: &str) {
         let word = match on {
             HookEvent::Active => "active",
             HookEvent::Backup => "backup",
             HookEvent::Fault => "fault",
         };
-        let environment = vec![
-            ("HOLDFAST_VIP".to_owned(), self.vip_name(id)),
-            ("HOLDFAST_EVENT".to_owned(), word.to_owned()),
-            ("HOLDFAST_REASON".to_owned(), reason.to_owned()),
-        ];
+        let unit = self.vip_config(id);
+        let group = unit.group.then(|| ("HOLDFAST_GROUP".to_owned(), unit.name.as_str().to_owned()));
+        let environment = |member: &Member| {
+            let told = [
+                ("HOLDFAST_VIP".to_owned(), member.name.as_str().to_owned()),
+                ("HOLDFAST_EVENT".to_owned(), word.to_owned()),
+                ("HOLDFAST_REASON".to_owned(), reason.to_owned()),
+            ];
+            told.into_iter().chain(group.clone()).collect::<Vec<_>>()
+        };
+        let environments: Vec<_> = unit.members.iter().map(environment).collect();
         for (hook, configured) in (0..).zip(&self.config.hooks) {
             if configured.on.contains(&on) {
-                self.out.rest.push(Output::RunHook { hook, environment: environment.clone() });
+                let runs = environments.iter().cloned().map(|environment| Output::RunHook { hook, environment });
+                self.out.rest.extend(runs);
             }
         }
     }

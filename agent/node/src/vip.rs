@@ -3,7 +3,7 @@
 use crate::announce::Announcer;
 use crate::config::{Leg, Vip};
 use crate::decide::LegPath;
-use crate::io::OwnerRecord;
+use crate::io::{OwnerRecord, UnitState};
 use crate::sending::Sending;
 use holdfast_statesync::channel::PeerId;
 use holdfast_statesync::message::{ClaimCause, Fitness};
@@ -25,6 +25,8 @@ const FAULT_FORGET: Duration = Duration::from_secs(120);
 pub(crate) struct VipRun {
     pub router: Router,
     pub announcer: Announcer,
+    /// What was told last of this unit to programs that know keepalived's states.
+    pub told: Option<UnitState>,
     /// A claimer that is being probed on the segment.
     pub probe: Option<ClaimProbe>,
     /// What the keeper was told last.
@@ -74,7 +76,8 @@ impl VipRun {
         };
         Self {
             router: Router::new(config, now),
-            announcer: Announcer::default(),
+            announcer: Announcer::new(vip.announce),
+            told: None,
             probe: None,
             record: None,
             path: None,

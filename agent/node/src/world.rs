@@ -70,6 +70,11 @@ impl Links {
         self.by_index.get(self.by_name.get(name)?)
     }
 
+    /// The link of this index.
+    pub fn get(&self, ifindex: u32) -> Option<&Link> {
+        self.by_index.get(&ifindex)
+    }
+
     /// All of them, by index.
     pub fn iter(&self) -> impl Iterator<Item = &Link> {
         self.by_index.values()

@@ -49,13 +49,13 @@ impl fmt::Display for Line<'_> {
                 write!(f, "can't start a worker: {why}; tried again {}", In(*retry_in))
             }
             Event::WorkerKilled { why } => write!(f, "worker killed: {}", kill_reason(*why)),
-            Event::Undone { vip, resigned, addresses, why } => {
+            Event::Undone { vip, resigned, removed, why } => {
                 let advert = if *resigned { "priority 0 sent, " } else { "" };
-                write!(f, "vip {vip}: {advert}{addresses} addresses removed: {}", undo_reason(*why))
+                write!(f, "vip {vip}: {advert}{removed} removed: {}", undo_reason(*why))
             }
             Event::Resumed { vip } => write!(f, "vip {vip}: resumed by the new worker"),
-            Event::RemoveFailed { address, what, retry_in } => {
-                write!(f, "can't remove {}/{}: {what}; tried again {}", address.ip, address.prefix, In(*retry_in))
+            Event::RemoveFailed { undo, what, retry_in } => {
+                write!(f, "can't remove {undo}: {what}; tried again {}", In(*retry_in))
             }
             Event::BalancerStarted { name, pid } => write!(f, "balancer {name}: started as {pid}"),
             Event::BalancerEnded { name, what, restart_in: Some(wait) } => {
@@ -129,8 +129,8 @@ mod tests {
             restart_in: Duration::ZERO,
         };
         assert_eq!(Line(&ended).to_string(), "worker ended after 1500 ms: signal 9; the next one starts at once");
-        let undone = Event::Undone { vip: "web".to_owned(), resigned: true, addresses: 2, why: UndoReason::Lapsed };
-        let line = "vip web: priority 0 sent, 2 addresses removed: no worker resumed it in time";
+        let undone = Event::Undone { vip: "web".to_owned(), resigned: true, removed: 2, why: UndoReason::Lapsed };
+        let line = "vip web: priority 0 sent, 2 removed: no worker resumed it in time";
         assert_eq!(Line(&undone).to_string(), line);
     }
 }

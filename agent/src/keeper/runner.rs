@@ -98,6 +98,9 @@ impl Runner {
         loop {
             self.settle();
             if let Some(status) = self.exit {
+                if let Err(error) = self.undo.open_guard() {
+                    self.log.line(&format_args!("can't remove our packet filter: {error}"));
+                }
                 return status;
             }
             let ready = self.wait();
@@ -268,9 +271,9 @@ impl Runner {
                     self.log.line(&format_args!("can't send priority 0 on interface {}: {error}", resign.ifindex));
                 }
             }
-            Output::RemoveAddress(address) => {
-                let result = self.undo.remove(address);
-                self.inputs.push_back(Input::Removed { address, result });
+            Output::Remove(undo) => {
+                let result = self.undo.remove(undo);
+                self.inputs.push_back(Input::Removed { undo, result });
             }
             Output::SpawnBalancer { name, argv } => self.spawn_balancer(name, &argv),
             Output::WatchBalancer { name, process } => match Adopted::open(process.pid, process.start_time) {

@@ -1,9 +1,12 @@
-//! What the keeper does to the kernel and the segment when no worker can: send a prepared advert, remove an address.
+//! What the keeper does to the kernel and the segment when no worker can: send a prepared advert, remove what is ours.
 
 use crate::os::addr::AddressSocket;
+use crate::os::nft::Guard;
+use crate::os::route::RouteSocket;
+use crate::os::vmac::VmacSocket;
 use crate::os::vrrp;
-use holdfast_node::io::SocketKey;
-use holdfast_node::keeper::ipc::{Resign, VipAddress, VipRecord};
+use holdfast_node::io::{SocketKey, StepError};
+use holdfast_node::keeper::ipc::{Resign, Undo as What, VipAddress, VipRecord};
 use holdfast_vrrp::Family;
 use std::collections::BTreeMap;
 use std::io;
@@ -18,6 +21,8 @@ pub(super) struct Undo {
     /// Duplicates of the worker's VRRP send sockets.
     senders: BTreeMap<SocketKey, OwnedFd>,
     addresses: Option<AddressSocket>,
+    routes: Option<RouteSocket>,
+    vmacs: Option<VmacSocket>,
 }
 
 impl Undo {
@@ -49,17 +54,37 @@ impl Undo {
         vrrp::send_to(socket.as_fd(), &packet)
     }
 
-    /// Removes an address; gone already is success.
-    pub(super) fn remove(&mut self, address: VipAddress) -> Result<(), String> {
-        let mut socket = match self.addresses.take() {
-            Some(socket) => socket,
-            None => AddressSocket::open().map_err(|error| format!("open netlink: {error}"))?,
-        };
-        // A socket that failed is not kept: the next try begins with a new one.
-        socket.remove(address.ifindex, address.ip, address.prefix).map_err(|error| error.what)?;
-        self.addresses = Some(socket);
-        Ok(())
+    /// Removes it; gone already is success.
+    pub(super) fn remove(&mut self, what: What) -> Result<(), String> {
+        match what {
+            What::Rule(rule) => with(&mut self.routes, RouteSocket::open, |s| s.remove_rule(&rule.into())),
+            What::Route(route) => with(&mut self.routes, RouteSocket::open, |s| s.remove_route(&route.into())),
+            What::Vmac(vmac) => with(&mut self.vmacs, VmacSocket::open, |s| s.remove(vmac.name().as_str())),
+            What::Address(VipAddress { ifindex, ip, prefix }) => {
+                with(&mut self.addresses, AddressSocket::open, |s| s.remove(ifindex, ip, prefix))
+            }
+        }
     }
+
+    /// Removes the packet filter's table; none is success, and so is a kernel that has no packet filter.
+    pub(super) fn open_guard(&self) -> Result<(), String> {
+        Guard::open().map_or(Ok(()), |mut guard| guard.remove().map_err(|error| error.what))
+    }
+}
+
+/// A socket that failed is not kept: the next try begins with a new one.
+fn with<S>(
+    kept: &mut Option<S>,
+    open: impl FnOnce() -> io::Result<S>,
+    remove: impl FnOnce(&mut S) -> Result<(), StepError>,
+) -> Result<(), String> {
+    let mut socket = match kept.take() {
+        Some(socket) => socket,
+        None => open().map_err(|error| format!("open netlink: {error}"))?,
+    };
+    remove(&mut socket).map_err(|error| error.what)?;
+    *kept = Some(socket);
+    Ok(())
 }
 
 fn key(resign: &Resign) -> SocketKey {

@@ -3,16 +3,22 @@
 //! The reader sits directly on a netlink socket (no queue in between): what isn't read stays in the kernel's buffer,
 //! and when that overflows everything queued is thrown away and the tables are listed anew.
 //!
+//! Our routes and rules are listed in the same stream ([`Monitor::list_ours`]).
+//!
 //! What this module refuses to do: remember the state of the tables, or act on an event.
+
+mod ours;
 
 use super::addr::{AddressSocket, LinkChange, RTM_NEWADDR, parse_address, parse_link};
 use super::asyncfd::AsyncDescriptor;
 use super::netlink::{BUFFER, next_message};
 use holdfast_node::io::{Address, Link};
+use holdfast_node::kernel::{Route, Rule};
 use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, setsockopt, socket, sockopt,
 };
+use ours::Ours;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -57,6 +63,13 @@ pub enum MonitorEvent {
         /// Prefix length.
         prefix: u8,
     },
+    /// Every route and rule that carries our mark; only after [`Monitor::list_ours`].
+    Ours {
+        /// Routes.
+        routes: Vec<Route>,
+        /// Rules.
+        rules: Vec<Rule>,
+    },
 }
 
 /// Reads the events of the network namespace in which it was opened.
@@ -70,6 +83,7 @@ pub struct Monitor {
     end: usize,
     stale: bool,
     overruns: u64,
+    ours: Option<Ours>,
 }
 
 impl Monitor {
@@ -100,7 +114,18 @@ impl Monitor {
             end: 0,
             stale: true,
             overruns: 0,
+            ours: None,
         })
+    }
+
+    /// Lists our routes and rules too, once after the first [`MonitorEvent::Resync`]. `follow`: and again whenever
+    /// one of them may have changed.
+    ///
+    /// # Errors
+    /// Whatever the system says about the sockets.
+    pub fn list_ours(&mut self, follow: bool) -> io::Result<()> {
+        self.ours = Some(Ours::open(follow)?);
+        Ok(())
     }
 
     /// How often events were lost.
@@ -124,10 +149,18 @@ impl Monitor {
                 return Poll::Ready(self.resync());
             }
             if let Some(event) = self.buffered() {
+                if !matches!(event, MonitorEvent::Address(_)) {
+                    self.ours.iter_mut().for_each(Ours::suspect);
+                }
                 return Poll::Ready(Ok(event));
             }
             let buffer = &mut self.buffer;
-            match ready!(self.events.poll_read(cx, |fd| read(fd, buffer))) {
+            let Poll::Ready(received) = self.events.poll_read(cx, |fd| read(fd, buffer)) else {
+                let Some(ours) = &mut self.ours else { return Poll::Pending };
+                let (routes, rules) = ready!(ours.poll(cx))?;
+                return Poll::Ready(Ok(MonitorEvent::Ours { routes, rules }));
+            };
+            match received {
                 Ok(n) => (self.next, self.end) = (0, n),
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {
                     self.overruns += 1;
@@ -176,6 +209,7 @@ impl Monitor {
         let links = self.lister.dump_links()?;
         let addresses = self.lister.dump_addresses()?;
         self.stale = false;
+        self.ours.iter_mut().for_each(Ours::suspect);
         Ok(MonitorEvent::Resync { links, addresses })
     }
 }

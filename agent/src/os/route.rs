@@ -16,6 +16,7 @@ use super::link;
 use super::netlink::{Ack, HEADER, Message, NetlinkSocket, attributes, push_attribute, push_request, set_option};
 use holdfast_node::config;
 use holdfast_node::io::StepError;
+use holdfast_node::kernel;
 use nix::sys::socket::SockProtocol;
 use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL};
 use std::fmt;
@@ -185,6 +186,25 @@ impl fmt::Display for Route {
             write!(f, " metric {}", self.metric)?;
         }
         f.write_str(if self.onlink { " onlink" } else { "" })
+    }
+}
+
+impl From<kernel::Route> for Route {
+    fn from(route: kernel::Route) -> Self {
+        let kernel::Route { to, via, ifindex, table, source, metric } = route;
+        let to = Prefix { ip: to.ip, length: to.length };
+        Self { to, via, ifindex: Some(ifindex), table, source, metric, onlink: false }
+    }
+}
+
+/// Fails for one without an interface, which we don't make.
+impl TryFrom<Route> for kernel::Route {
+    type Error = ();
+
+    fn try_from(route: Route) -> Result<Self, ()> {
+        let Route { to, via, ifindex, table, source, metric, onlink: _ } = route.normal();
+        let to = kernel::Prefix { ip: to.ip, length: to.length };
+        Ok(Self { to, via, ifindex: ifindex.ok_or(())?, table, source, metric })
     }
 }
 

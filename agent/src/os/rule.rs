@@ -6,6 +6,7 @@ use super::netlink::{Message, attributes, push_attribute};
 use super::route::{PROTOCOL, Prefix, RouteSocket, TABLE_MAIN, check, family_number, parse_ip, parse_u32, push_ip};
 use holdfast_node::config;
 use holdfast_node::io::StepError;
+use holdfast_node::kernel;
 use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use std::fmt;
 use std::io;
@@ -71,6 +72,22 @@ impl Rule {
             self.table = TABLE_MAIN;
         }
         self
+    }
+}
+
+impl From<kernel::Rule> for Rule {
+    fn from(rule: kernel::Rule) -> Self {
+        let kernel::Rule { six, from, to, table, priority } = rule;
+        let prefix = |part: Option<kernel::Prefix>| part.and_then(|p| Prefix::new(p.ip, p.length));
+        Self { six, from: prefix(from), to: prefix(to), mark: None, table, priority }
+    }
+}
+
+impl From<Rule> for kernel::Rule {
+    fn from(rule: Rule) -> Self {
+        let Rule { six, from, to, mark: _, table, priority } = rule.normal();
+        let prefix = |part: Option<Prefix>| part.map(|p| kernel::Prefix { ip: p.ip(), length: p.length() });
+        Self { six, from: prefix(from), to: prefix(to), table, priority }
     }
 }
 

@@ -81,13 +81,21 @@ impl Vmac {
     /// Its interface's name: `hf` + parent's index (hexadecimal) + `.` (IPv4) or `-` (IPv6) + VRID; at most 14 bytes.
     #[must_use]
     pub fn name(&self) -> String {
-        format!("hf{:x}{}{}", self.parent, if self.six { '-' } else { '.' }, self.vrid)
+        let Self { parent, vrid, six } = *self;
+        holdfast_node::kernel::Vmac { parent, vrid, six }.name().as_str().to_owned()
     }
 
     /// RFC 9568 section 7.3.
     #[must_use]
     pub fn mac(&self) -> [u8; 6] {
         [0, 0, 0x5e, 0, if self.six { 2 } else { 1 }, self.vrid]
+    }
+}
+
+impl From<holdfast_node::kernel::Vmac> for Vmac {
+    fn from(vmac: holdfast_node::kernel::Vmac) -> Self {
+        let holdfast_node::kernel::Vmac { parent, vrid, six } = vmac;
+        Self { parent, vrid, six }
     }
 }
 

@@ -3,10 +3,13 @@
 //! What this module refuses to do: decide, retry, or remember what should be. A step that fails is reported, and the
 //! node, which compares with what the kernel says it has, asks again.
 
+mod extras;
+
 use crate::os::addr::{AddressSocket, Wanted, step_error};
 use crate::os::announce::Announcer;
 use crate::os::link;
 use crate::os::vrrp::{Batch, Family, Receiver, Sender};
+use extras::Extras;
 use holdfast_node::io::{Link, SocketKey, Step, StepError};
 use std::collections::BTreeMap;
 use std::io;
@@ -48,6 +51,7 @@ pub struct Executor {
     vrrp: BTreeMap<SocketKey, VrrpSockets>,
     /// Which socket was read last: the next [`Executor::poll_recv`] starts after it, so that none starves another.
     turn: Option<SocketKey>,
+    extras: Extras,
     counters: Counters,
 }
 
@@ -62,6 +66,7 @@ impl Executor {
             announcer: Announcer::new(),
             vrrp: BTreeMap::new(),
             turn: None,
+            extras: Extras::open()?,
             counters: Counters::default(),
         })
     }
@@ -102,10 +107,12 @@ impl Executor {
         self.vrrp.iter().map(|(key, sockets)| (*key, sockets))
     }
 
-    /// The socket that sends, while open.
-    #[must_use]
-    pub fn sender(&self, socket: SocketKey) -> Option<&Sender> {
-        self.vrrp.get(&socket).map(|sockets| &*sockets.sender)
+    /// The socket that sends, while open. That of a device of a virtual router is opened at its first use.
+    pub fn sender(&mut self, socket: SocketKey) -> Option<&Sender> {
+        match self.vrrp.get(&socket) {
+            Some(sockets) => Some(&*sockets.sender),
+            None => self.extras.sender(socket),
+        }
     }
 
     /// Waits for packets on any of the sockets, each in its turn, and takes what one of them has. Pending for ever while
@@ -168,15 +175,16 @@ impl Executor {
                 }
                 Ok(())
             }
-            Step::AddRoute { .. }
-            | Step::RemoveRoute { .. }
-            | Step::AddRule { .. }
-            | Step::RemoveRule { .. }
-            | Step::Guard { .. }
-            | Step::AddVmac { .. }
-            | Step::RemoveVmac { .. } => {
-                let what = "this step isn't done yet".to_owned();
-                Err(StepError { errno: libc::ENOSYS, what })
+            Step::AddRoute { route } => self.extras.routes.add_route(&(*route).into()),
+            Step::RemoveRoute { route } => self.extras.routes.remove_route(&(*route).into()),
+            Step::AddRule { rule } => self.extras.routes.add_rule(&(*rule).into()),
+            Step::RemoveRule { rule } => self.extras.routes.remove_rule(&(*rule).into()),
+            Step::Guard { addresses } => self.extras.guard(addresses),
+            Step::AddVmac { vmac } => self.extras.add_vmac(*vmac),
+            Step::RemoveVmac { vmac } => {
+                let gone = self.extras.remove_vmac(*vmac)?;
+                gone.into_iter().for_each(|ifindex| self.announcer.forget(ifindex));
+                Ok(())
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::api::{Recorded, WorkerFigures};
 use super::exec::ExecDesk;
+use super::fifo::{FifoState, Line, Subject};
 use super::lateness::{Histogram, Snapshot};
 use super::link::KeeperLink;
 use super::queues::{Note, ProtocolEnds, StartProbe};
@@ -10,8 +11,10 @@ use crate::os::udp::UdpChannel;
 use crate::os::{neighbour, probe};
 use crate::reconcile::Executor;
 use holdfast_node::config::{CheckId, Config, Probe, ProcessSource, VipId};
-use holdfast_node::io::{Answer, CheckError, OwnerRecord, ProbeOutcome, SendError, SocketKey, Step, StepError};
-use holdfast_node::keeper::ipc::{ExecResult, ToKeeper, VipAddress, VipRecord};
+use holdfast_node::io::{
+    Answer, CheckError, OwnerRecord, ProbeOutcome, SendError, SocketKey, Step, StepError, UnitState,
+};
+use holdfast_node::keeper::ipc::{ExecResult, ToKeeper, Undo, VipAddress, VipRecord};
 use holdfast_node::status::Status;
 use holdfast_node::{Input, Node, Output};
 use holdfast_vrrp::{Family, LegId, Packet};
@@ -63,6 +66,7 @@ pub(super) struct Count {
     arp_dropped: u64,
     answers_dropped: u64,
     notes_dropped: u64,
+    lines_dropped: u64,
 }
 
 /// Everything that the node's outputs act on.
@@ -96,6 +100,8 @@ pub(super) struct Outputs {
 struct Names {
     /// Name of the VIP, and of those of its balancers that the keeper runs.
     vips: Vec<(String, Vec<String>)>,
+    /// What is told of each VIP: its members, and the group.
+    told: Vec<Vec<(Subject, String)>>,
     /// The program of an `exec` check.
     programs: Vec<Option<Vec<String>>>,
 }
@@ -109,6 +115,7 @@ impl Outputs {
         };
         let names = Names {
             vips: config.vips.iter().map(|v| (v.name.as_str().to_owned(), run_by_keeper(v))).collect(),
+            told: config.vips.iter().map(told).collect(),
             programs: config
                 .checks
                 .iter()
@@ -187,6 +194,7 @@ impl Outputs {
                 self.probe(vip, ifindex, source, target, tries, wait);
             }
             Output::StartCheck { check, sequence, timeout } => self.start_check(check, sequence, timeout),
+            Output::State { vip, state, priority } => self.tell(vip, state, priority),
             Output::RunHook { hook, environment } => {
                 if let Some(message) = self.exec.hook(hook, environment) {
                     self.keeper.send(message, None);
@@ -200,6 +208,23 @@ impl Outputs {
             Output::Persist(intents) => drop(self.ends.intents.send_replace(intents)),
             Output::Answer { token, answer } => self.answer(token, answer),
             Output::Stopped => self.stopped = true,
+        }
+    }
+
+    /// In keepalived's words, to those who listen for them: a line for each VIP, then one for their group.
+    fn tell(&mut self, vip: VipId, state: UnitState, priority: u8) {
+        let state = match state {
+            UnitState::Active => FifoState::Master,
+            UnitState::Backup => FifoState::Backup,
+            UnitState::Fault => FifoState::Fault,
+            UnitState::Stopped => FifoState::Stop,
+        };
+        let Some((subjects, lines)) = self.names.told.get(usize::from(vip.0)).zip(self.ends.lines.as_ref()) else {
+            return;
+        };
+        for (subject, name) in subjects {
+            let line = Line { subject: *subject, name: name.clone(), state, priority };
+            self.count.lines_dropped += u64::from(lines.try_send(line).is_err());
         }
     }
 
@@ -274,12 +299,16 @@ impl Outputs {
         // One socket travels with a record; for other legs the keeper opens its own when it needs them.
         let first = record.resign.first();
         let socket = first.and_then(|r| self.executor.sender(socket_of(r.ifindex, r.destination)));
-        let addresses = record.addresses.into_iter().map(|(ifindex, ip, prefix)| VipAddress { ifindex, ip, prefix });
+        let rules = record.rules.into_iter().map(Undo::Rule);
+        let routes = record.routes.into_iter().map(Undo::Route);
+        let vmacs = record.vmacs.into_iter().map(Undo::Vmac);
+        let address = |(ifindex, ip, prefix)| Undo::Address(VipAddress { ifindex, ip, prefix });
+        let addresses = record.addresses.into_iter().map(address);
         let message = VipRecord {
             vip,
             active: record.active,
             role_epoch: record.role_epoch,
-            addresses: addresses.collect(),
+            undo: rules.chain(routes).chain(vmacs).chain(addresses).collect(),
             resign: record.resign,
             interval: record.interval,
             balancers,
@@ -355,10 +384,16 @@ impl Outputs {
             ("notes", c.notes_dropped),
             ("keeper_messages", self.keeper.dropped),
             ("hook_runs", self.exec.dropped),
+            ("fifo_lines", c.lines_dropped),
             ("netlink_overruns", overruns),
         ];
         self.ends.figures.send_replace(Arc::new(self.figures.clone()));
     }
+}
+
+fn told(vip: &holdfast_node::config::Vip) -> Vec<(Subject, String)> {
+    let members = vip.members.iter().map(|member| (Subject::Instance, member.name.as_str().to_owned()));
+    members.chain(vip.group.then(|| (Subject::Group, vip.name.as_str().to_owned()))).collect()
 }
 
 /// The sockets through which a packet to this destination goes.

@@ -110,7 +110,7 @@ mod tests {
             vip: vip.to_owned(),
             active: true,
             role_epoch,
-            addresses: Vec::new(),
+            undo: Vec::new(),
             resign: vec![],
             interval: Duration::from_millis(100),
             balancers: vec![],

@@ -95,6 +95,12 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     keeper.send(&hello, None).map_err(|e| format!("keeper: {e}"))?;
     let mut boot = startup::boot(&config, &options.state_dir, &mut notes)?;
     startup::prepare_state_dir(&options.state_dir, USER, &mut notes);
+    if let Some(path) = &config.fifo {
+        let user = nix::unistd::User::from_name(USER).ok().flatten();
+        let owner = user.map(|user| (user.uid.as_raw(), user.gid.as_raw()));
+        let made = fifo::prepare(path, owner);
+        notes.extend(made.err().map(|e| format!("notify fifo {}: {e}", path.display())));
+    }
     let api = bind_api(&options.runtime_dir, &mut notes);
     // Of what starts later: the protocol thread has real-time scheduling of its own.
     notes.extend(sched::favour().err().map(|reason| reason.to_string()));
@@ -104,8 +110,9 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     let former_end;
     (boot.resume, former_end) = await_boot(&mut keeper)?;
     let (watcher, lookers) = watch::pair(&config.balancers);
-    let (protocol_ends, runtime_ends) = queues::pair(boot.intents.clone());
+    let (protocol_ends, runtime_ends) = queues::pair(boot.intents.clone(), config.fifo.is_some());
     let checks = config.checks.clone();
+    let fifo = config.fifo.clone();
     let managed = config.vips.iter().flat_map(|vip| vip.addresses.iter().map(|address| address.ip)).collect();
     let setup = protocol::Setup { config, boot, keeper, watcher, ends: protocol_ends };
     let (ended_in, ended) = tokio::sync::oneshot::channel();
@@ -132,6 +139,7 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
         checks,
         managed,
         lookers,
+        fifo,
         ends: runtime_ends,
         api,
         ended,

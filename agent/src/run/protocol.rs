@@ -115,7 +115,9 @@ impl Protocol {
     fn new(setup: Setup) -> Result<Self, String> {
         let Setup { config, boot, keeper, watcher, ends } = setup;
         let executor = Executor::new().map_err(|e| format!("netlink socket: {e}"))?;
-        let monitor = Monitor::open().map_err(|e| format!("netlink events: {e}"))?;
+        let mut monitor = Monitor::open().map_err(|e| format!("netlink events: {e}"))?;
+        let follow = config.vips.iter().any(|vip| !vip.routes.is_empty() || !vip.rules.is_empty());
+        monitor.list_ours(follow).map_err(|e| format!("netlink routes: {e}"))?;
         let timer = TimerFd::new().map_err(|e| format!("timer: {e}"))?;
         let link = KeeperLink::new(keeper).map_err(|e| format!("keeper's socket: {e}"))?;
         let now = Instant::now();
@@ -328,11 +330,13 @@ impl Protocol {
     }
 
     fn turn_monitor(&mut self, cx: &mut Context<'_>) -> bool {
-        if self.monitor_at.is_some() {
+        // What the kernel lists must not be older than what the node knows of its own steps.
+        if self.monitor_at.is_some() || self.outputs.is_behind() {
             return false;
         }
         let mut count = 0;
         while count < PER_SOURCE
+            && !self.outputs.is_behind()
             && let Poll::Ready(event) = self.monitor.poll_next(cx)
         {
             count += 1;
@@ -344,6 +348,9 @@ impl Protocol {
                 Ok(MonitorEvent::Link(link)) => {
                     self.outputs.executor.link_changed(&link, false);
                     self.feed(Input::Link(link));
+                }
+                Ok(MonitorEvent::Ours { routes, rules }) => {
+                    self.feed(Input::Ours { routes: &routes, rules: &rules });
                 }
                 Ok(MonitorEvent::LinkGone { ifindex }) => self.feed(Input::LinkGone { ifindex }),
                 Ok(MonitorEvent::Address(address)) => self.feed(Input::Address(address)),

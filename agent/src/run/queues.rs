@@ -1,6 +1,7 @@
 //! What lies between the protocol thread and the runtime: every queue, its limit, and what happens when it's full.
 
 use super::api::{Asked, REQUESTS_MAX, Recorded, WorkerFigures};
+use super::fifo::Line;
 use crate::check;
 use crate::os::sched;
 use holdfast_node::config::CheckId;
@@ -17,6 +18,8 @@ const EVENTS_MAX: usize = 4_096;
 const PROBES_MAX: usize = 256;
 /// Results of probes. Full → they wait in their tasks, and the node's own deadline counts them as overdue.
 const RESULTS_MAX: usize = 256;
+/// States on their way to the notify fifo. Full → dropped and counted; the next change of that VIP tells the truth.
+const LINES_MAX: usize = 1_024;
 /// Things to log. Full → dropped and counted.
 const NOTES_MAX: usize = 64;
 
@@ -61,6 +64,8 @@ pub(super) struct ProtocolEnds {
     pub(super) intents: watch::Sender<Intents>,
     pub(super) figures: watch::Sender<Arc<WorkerFigures>>,
     pub(super) notes: mpsc::Sender<Note>,
+    /// `None`: no fifo is configured.
+    pub(super) lines: Option<mpsc::Sender<Line>>,
     pub(super) disk: Arc<DiskFigures>,
 }
 
@@ -75,6 +80,7 @@ pub(super) struct RuntimeEnds {
     pub(super) intents: watch::Receiver<Intents>,
     pub(super) figures: watch::Receiver<Arc<WorkerFigures>>,
     pub(super) notes: mpsc::Receiver<Note>,
+    pub(super) lines: mpsc::Receiver<Line>,
     pub(super) disk: Arc<DiskFigures>,
 }
 
@@ -101,7 +107,7 @@ impl DiskFigures {
 }
 
 /// All queues. `intents`: what is stored already.
-pub(super) fn pair(stored: Intents) -> (ProtocolEnds, RuntimeEnds) {
+pub(super) fn pair(stored: Intents, fifo: bool) -> (ProtocolEnds, RuntimeEnds) {
     let (requests_in, requests) = mpsc::channel(REQUESTS_MAX);
     let (results_in, results) = mpsc::channel(RESULTS_MAX);
     let (events, events_out) = mpsc::channel(EVENTS_MAX);
@@ -109,8 +115,11 @@ pub(super) fn pair(stored: Intents) -> (ProtocolEnds, RuntimeEnds) {
     let (intents, intents_out) = watch::channel(stored);
     let (figures, figures_out) = watch::channel(Arc::default());
     let (notes, notes_out) = mpsc::channel(NOTES_MAX);
+    let (lines, lines_out) = mpsc::channel(LINES_MAX);
+    let lines = fifo.then_some(lines);
     let disk = Arc::<DiskFigures>::default();
-    let protocol = ProtocolEnds { requests, results, events, probes, intents, figures, notes, disk: Arc::clone(&disk) };
+    let protocol =
+        ProtocolEnds { requests, results, events, probes, intents, figures, notes, lines, disk: Arc::clone(&disk) };
     let runtime = RuntimeEnds {
         requests: requests_in,
         results: results_in,
@@ -119,6 +128,7 @@ pub(super) fn pair(stored: Intents) -> (ProtocolEnds, RuntimeEnds) {
         intents: intents_out,
         figures: figures_out,
         notes: notes_out,
+        lines: lines_out,
         disk,
     };
     (protocol, runtime)

@@ -2,6 +2,7 @@
 //! hold the protocol thread up.
 
 use super::api::{ApiHandle, EventRing, Recorded};
+use super::fifo::{Fifo, Line};
 use super::protocol::Ended;
 use super::queues::{DiskFigures, Note, RuntimeEnds, StartProbe};
 use super::{intents, journal};
@@ -43,6 +44,8 @@ pub(super) struct Setup {
     /// The addresses that this node manages.
     pub(super) managed: BTreeSet<IpAddr>,
     pub(super) lookers: Vec<Looker>,
+    /// keepalived's notify fifo.
+    pub(super) fifo: Option<PathBuf>,
     pub(super) ends: RuntimeEnds,
     pub(super) api: Option<UnixListener>,
     /// How the protocol thread ended; closed: it panicked.
@@ -85,7 +88,7 @@ pub(super) fn run(setup: Setup) -> Result<Ended, String> {
 }
 
 async fn main(setup: Setup) -> Result<Ended, String> {
-    let Setup { state_dir, checks, managed, lookers, ends, api, ended } = setup;
+    let Setup { state_dir, checks, managed, lookers, fifo, ends, api, ended } = setup;
     let stop = CancellationToken::new();
     let last_words = TaskTracker::new();
     let ring = Arc::new(EventRing::new());
@@ -98,6 +101,9 @@ async fn main(setup: Setup) -> Result<Ended, String> {
     }
     last_words.spawn(events(state_dir.clone(), ends.events, Arc::clone(&ring), Arc::clone(&ends.disk)));
     last_words.spawn(store_intents(state_dir, ends.intents, ends.disk));
+    if let Some(path) = fifo {
+        last_words.spawn(states(path, ends.lines));
+    }
     let handle = ApiHandle::new(ends.requests, ring, ends.figures.clone());
     tokio::spawn(complain(ends.figures));
     if let Some(listener) = api {
@@ -231,6 +237,15 @@ async fn notes(mut notes: mpsc::Receiver<Note>) {
             Note::Lapsed { vip } => tracing::warn!("{vip}: the keeper gave it away, this worker came too late"),
         }
     }
+}
+
+/// Changes of state to the notify fifo, to the last one.
+async fn states(path: PathBuf, mut lines: mpsc::Receiver<Line>) {
+    let fifo = Fifo::spawn(path);
+    while let Some(line) = lines.recv().await {
+        fifo.tell(line);
+    }
+    fifo.flush().await;
 }
 
 /// Says in the log that something was dropped, at most once a minute per cause.

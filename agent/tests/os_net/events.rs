@@ -153,6 +153,7 @@ fn a_tiny_buffer_ends_with_the_truth_however_often_links_flap() {
                     MonitorEvent::AddressGone { ifindex, ip, prefix } => {
                         addresses.remove(&(ifindex, ip, prefix));
                     }
+                    MonitorEvent::Ours { .. } => {}
                 }
             }
         }

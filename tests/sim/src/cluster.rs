@@ -550,7 +550,7 @@ impl Cluster {
                 self.hosts[i].answers.push((token, answer));
                 None
             }
-            Output::RunHook { .. } => None,
+            Output::RunHook { .. } | Output::State { .. } => None,
             Output::Stopped => {
                 self.note(format!("{} stopped", name(i)));
                 self.hosts[i].node = None;

@@ -4,7 +4,9 @@
 //! dropped and counted, never fatal. The worker speaks first: [`ToKeeper::Hello`], answered by [`ToWorker::Boot`].
 //! These types hold no policy; what the keeper does with them is [`Keeper`](super::Keeper)'s.
 
+use crate::kernel::{Route, Rule, Vmac};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -58,7 +60,7 @@ pub enum ToKeeper {
         /// After this SIGTERM to its process group, 500 ms later SIGKILL.
         timeout: Duration,
     },
-    /// All is released, the worker is about to exit: nothing is left to undo. Records that still hold addresses
+    /// All is released, the worker is about to exit: nothing is left to undo. Records that still hold something
     /// are undone at once, without grace.
     Stopped,
 }
@@ -72,15 +74,41 @@ pub struct VipRecord {
     pub active: bool,
     /// Grows at each change of role.
     pub role_epoch: u64,
-    /// Addresses that may be in the kernel because of us. To be recorded before they are added and dropped from the
-    /// record after they are removed. Neither active nor any address: the record is forgotten.
-    pub addresses: Vec<VipAddress>,
+    /// What may be in the kernel because of us, in the order in which it is to be undone ([`Undo`] sorts so). To be
+    /// recorded before it is added and dropped from the record after it is removed. Neither active nor anything to undo:
+    /// the record is forgotten.
+    pub undo: Vec<Undo>,
     /// The priority-0 adverts to send on the worker's behalf; empty: none.
     pub resign: Vec<Resign>,
     /// Advert interval: how long a resume may take.
     pub interval: Duration,
     /// The balancers behind it that the keeper runs ([`ToKeeper::StartBalancer`]).
     pub balancers: Vec<String>,
+}
+
+/// Something to be removed from the kernel. The order of the variants is that of undoing: rules, routes, devices (with
+/// all that is on them), addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Undo {
+    /// A rule of ours.
+    Rule(Rule),
+    /// A route of ours.
+    Route(Route),
+    /// The device of a virtual router.
+    Vmac(Vmac),
+    /// An address.
+    Address(VipAddress),
+}
+
+impl fmt::Display for Undo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(rule) => write!(f, "rule {rule}"),
+            Self::Route(route) => write!(f, "route {route} on interface {}", route.ifindex),
+            Self::Vmac(vmac) => write!(f, "device {vmac}"),
+            Self::Address(VipAddress { ifindex, ip, prefix }) => write!(f, "{ip}/{prefix} on interface {ifindex}"),
+        }
+    }
 }
 
 /// One address on one interface.
@@ -120,7 +148,7 @@ pub enum ToWorker {
         /// How the former worker ended, for the journal; empty for the first one.
         former_end: String,
     },
-    /// The worker was too late to resume this VIP: the keeper has resigned and removed its addresses. A worker that
+    /// The worker was too late to resume this VIP: the keeper has resigned and undone it. A worker that
     /// still believes it is Active in this role epoch must go to Backup.
     Lapsed {
         /// The VIP's name.

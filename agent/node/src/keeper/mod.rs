@@ -213,7 +213,7 @@ impl Keeper {
             Input::BalancerNotSpawned { name, why } => self.balancer_ended(now, &name, format!("can't start: {why}")),
             Input::BalancerExited { name, what } => self.balancer_ended(now, &name, what),
             Input::ExecExited { id, result, output } => self.execs.exited(id, result, output, &mut self.out),
-            Input::Removed { address, result } => self.vips.removed(now, address, result, &mut self.out),
+            Input::Removed { undo, result } => self.vips.removed(now, undo, result, &mut self.out),
             Input::Terminate => self.terminate(now),
             Input::Reload => self.tell(ToWorker::Reload),
         }

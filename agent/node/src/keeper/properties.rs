@@ -1,6 +1,6 @@
 //! Whatever happens in whatever order: no panic, and after a clean end nothing that was recorded is left.
 
-use super::ipc::{ExecResult, Resign, ToKeeper, VipAddress, VipRecord};
+use super::ipc::{ExecResult, Resign, ToKeeper, Undo, VipAddress, VipRecord};
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -81,12 +81,12 @@ fn resign(vip: u8) -> Resign {
 }
 
 fn record(vip: u8, set: u8, active: bool) -> VipRecord {
-    let address = |n: u8| VipAddress { ifindex: 2, ip: [192, 0, vip, n].into(), prefix: 32 };
+    let address = |n: u8| Undo::Address(VipAddress { ifindex: 2, ip: [192, 0, vip, n].into(), prefix: 32 });
     VipRecord {
         vip: vip.to_string(),
         active,
         role_epoch: 1,
-        addresses: (0..3).filter(|n| set & (1 << n) != 0).map(address).collect(),
+        undo: (0..3).filter(|n| set & (1 << n) != 0).map(address).collect(),
         resign: if active { vec![resign(vip)] } else { vec![] },
         interval: Duration::from_millis(100),
         balancers: if vip == 0 { vec!["a".to_owned()] } else { vec![] },
@@ -100,9 +100,9 @@ struct World {
     spawns: bool,
     removals: bool,
     /// Addresses in the kernel.
-    kernel: BTreeSet<VipAddress>,
+    kernel: BTreeSet<Undo>,
     /// What the living worker itself recorded: VIP to addresses.
-    records: std::collections::BTreeMap<String, Vec<VipAddress>>,
+    records: std::collections::BTreeMap<String, Vec<Undo>>,
     worker_lives: bool,
     /// It was sent SIGKILL, which takes effect before the next act or right after it.
     killed: bool,
@@ -115,12 +115,12 @@ impl World {
         match &input {
             _ if self.exit.is_some() => return,
             Input::Worker(ToKeeper::Owner(record)) if self.worker_lives => {
-                let former = self.records.insert(record.vip.clone(), record.addresses.clone()).unwrap_or_default();
+                let former = self.records.insert(record.vip.clone(), record.undo.clone()).unwrap_or_default();
                 // The worker records what it is about to add, and drops from the record what it has removed.
-                for gone in former.iter().filter(|address| !record.addresses.contains(address)) {
+                for gone in former.iter().filter(|address| !record.undo.contains(address)) {
                     self.kernel.remove(gone);
                 }
-                self.kernel.extend(record.addresses.iter().copied());
+                self.kernel.extend(record.undo.iter().copied());
             }
             Input::Worker(_) | Input::WorkerClosed | Input::WorkerStuck if !self.worker_lives => return,
             Input::WorkerSpawned(_) if self.worker_lives => return,
@@ -161,12 +161,12 @@ impl World {
                 Output::SignalBalancer { name, signal: 9, .. } => {
                     Input::BalancerExited { name, what: "signal 9".to_owned() }
                 }
-                Output::RemoveAddress(address) => {
+                Output::Remove(address) => {
                     let result = if self.removals { Ok(()) } else { Err("no".to_owned()) };
                     if self.removals {
                         self.kernel.remove(&address);
                     }
-                    Input::Removed { address, result }
+                    Input::Removed { undo: address, result }
                 }
                 Output::Exit(code) => {
                     self.exit = Some(code);

@@ -1,6 +1,6 @@
 //! What goes into the [`Keeper`](super::Keeper) and what comes out of it.
 
-use super::ipc::{ExecResult, Resign, ToKeeper, ToWorker, VipAddress};
+use super::ipc::{ExecResult, Resign, ToKeeper, ToWorker, Undo};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -107,10 +107,10 @@ pub enum Input {
         /// What it wrote.
         output: Vec<u8>,
     },
-    /// How [`Output::RemoveAddress`] ended: exactly one for each.
+    /// How [`Output::Remove`] ended: exactly one for each.
     Removed {
         /// Which.
-        address: VipAddress,
+        undo: Undo,
         /// `Err`: it may still be there; why, in words.
         result: Result<(), String>,
     },
@@ -135,8 +135,8 @@ pub enum Output {
     SendToWorker(ToWorker),
     /// Send this advert, now.
     SendResign(Resign),
-    /// Remove this address, now; gone already is success. Answer with `Removed`.
-    RemoveAddress(VipAddress),
+    /// Remove this, now; gone already is success. Answer with `Removed`.
+    Remove(Undo),
     /// Start a balancer that waits for [`Output::Release`]; answer with `BalancerSpawned` or `BalancerNotSpawned`.
     SpawnBalancer {
         /// Its name.
@@ -243,8 +243,8 @@ pub enum Event {
         vip: String,
         /// Priority 0 was sent.
         resigned: bool,
-        /// Addresses that were removed.
-        addresses: usize,
+        /// How much was removed.
+        removed: usize,
         /// Why.
         why: UndoReason,
     },
@@ -253,10 +253,10 @@ pub enum Event {
         /// The VIP.
         vip: String,
     },
-    /// An address could not be removed; it is tried again.
+    /// Something could not be removed; it is tried again.
     RemoveFailed {
         /// Which.
-        address: VipAddress,
+        undo: Undo,
         /// In words.
         what: String,
         /// When it is tried again.

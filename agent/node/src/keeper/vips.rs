@@ -2,7 +2,7 @@
 //! worker's VIPs wait for the next one.
 
 use super::Out;
-use super::ipc::{VipAddress, VipRecord};
+use super::ipc::{Undo, VipRecord};
 use super::mutants;
 use super::types::{Event, Output, UndoReason};
 use std::collections::BTreeMap;
@@ -35,10 +35,10 @@ struct Pending {
 #[derive(Debug, Default)]
 pub(super) struct Vips {
     entries: BTreeMap<String, Entry>,
-    /// Addresses whose removal isn't confirmed.
-    pending: BTreeMap<VipAddress, Pending>,
-    /// Addresses removed while a killed worker may still have been running: removed once more when it is gone.
-    again: Vec<VipAddress>,
+    /// What isn't confirmed to be removed.
+    pending: BTreeMap<Undo, Pending>,
+    /// Removed while a killed worker may still have been running: removed once more when it is gone.
+    again: Vec<Undo>,
     /// A killed worker may still be running.
     pub(super) dying: bool,
 }
@@ -48,10 +48,10 @@ impl Vips {
     pub(super) fn replace(&mut self, record: VipRecord, out: &mut Out) {
         let name = record.vip.clone();
         let former = self.entries.remove(&name);
-        for address in &record.addresses {
-            self.pending.remove(address);
+        for undo in &record.undo {
+            self.pending.remove(undo);
         }
-        let empty = !record.active && record.addresses.is_empty();
+        let empty = !record.active && record.undo.is_empty();
         if !empty && self.entries.len() >= VIPS_MAX {
             out.event(Event::Refused { what: "too many VIPs to remember" });
         } else if !empty {
@@ -64,12 +64,12 @@ impl Vips {
             // The new worker came up as Backup: it doesn't know the former advert, so nobody else would send it.
             let resigned = former.active && !former.resign.is_empty();
             out.extend(former.resign.into_iter().filter(|_| former.active).map(Output::SendResign));
-            let (addresses, why) = (former.addresses.len(), UndoReason::NotResumed);
-            out.event(Event::Undone { vip: name, resigned, addresses, why });
+            let (removed, why) = (former.undo.len(), UndoReason::NotResumed);
+            out.event(Event::Undone { vip: name, resigned, removed, why });
         }
         // What the new worker doesn't know of, it can't release.
-        for address in former.addresses.iter().filter(|address| !record.addresses.contains(address)) {
-            self.remove(*address, out);
+        for undo in former.undo.iter().filter(|undo| !record.undo.contains(undo)) {
+            self.remove(*undo, out);
         }
     }
 
@@ -118,8 +118,8 @@ impl Vips {
 
     /// A killed worker's last words: what it meant to add must not stay.
     pub(super) fn remove_late(&mut self, record: &VipRecord, out: &mut Out) {
-        for address in &record.addresses {
-            self.remove(*address, out);
+        for undo in &record.undo {
+            self.remove(*undo, out);
         }
     }
 
@@ -127,12 +127,12 @@ impl Vips {
     /// call may have added it again.
     pub(super) fn confirm(&mut self, out: &mut Out) {
         self.dying = false;
-        for address in std::mem::take(&mut self.again) {
-            self.remove(address, out);
+        for undo in std::mem::take(&mut self.again) {
+            self.remove(undo, out);
         }
     }
 
-    /// All adverts first, then the addresses: peers count from the advert.
+    /// All adverts first, then the rest: peers count from the advert.
     fn undo(&mut self, names: Vec<(String, UndoReason)>, out: &mut Out) {
         let gone: Vec<_> =
             names.into_iter().filter_map(|(name, why)| Some((self.entries.remove(&name)?.record, why))).collect();
@@ -140,44 +140,44 @@ impl Vips {
             out.extend(record.resign.iter().cloned().map(Output::SendResign));
         }
         for (record, why) in gone {
-            for address in &record.addresses {
-                self.remove(*address, out);
+            for undo in &record.undo {
+                self.remove(*undo, out);
             }
             let resigned = record.active && !record.resign.is_empty();
-            out.event(Event::Undone { vip: record.vip, resigned, addresses: record.addresses.len(), why });
+            out.event(Event::Undone { vip: record.vip, resigned, removed: record.undo.len(), why });
         }
     }
 
-    /// Unless the living worker has recorded the same address, for whatever VIP.
-    fn remove(&mut self, address: VipAddress, out: &mut Out) {
-        if self.entries.values().any(|e| e.held_until.is_none() && e.record.addresses.contains(&address)) {
+    /// Unless the living worker has recorded the same, for whatever VIP.
+    fn remove(&mut self, undo: Undo, out: &mut Out) {
+        if self.entries.values().any(|e| e.held_until.is_none() && e.record.undo.contains(&undo)) {
             return;
         }
-        if self.dying && !self.again.contains(&address) {
-            self.again.push(address);
+        if self.dying && !self.again.contains(&undo) {
+            self.again.push(undo);
         }
-        self.pending.entry(address).or_insert(Pending { retry_at: None, wait: Duration::ZERO });
-        out.push(Output::RemoveAddress(address));
+        self.pending.entry(undo).or_insert(Pending { retry_at: None, wait: Duration::ZERO });
+        out.push(Output::Remove(undo));
     }
 
     /// How a removal ended.
-    pub(super) fn removed(&mut self, now: Instant, address: VipAddress, result: Result<(), String>, out: &mut Out) {
-        let Some(pending) = self.pending.get_mut(&address) else { return };
+    pub(super) fn removed(&mut self, now: Instant, undo: Undo, result: Result<(), String>, out: &mut Out) {
+        let Some(pending) = self.pending.get_mut(&undo) else { return };
         let Err(what) = result else {
-            self.pending.remove(&address);
+            self.pending.remove(&undo);
             return;
         };
         pending.wait = pending.wait.saturating_mul(2).clamp(RETRY_FIRST, RETRY_MAX);
         pending.retry_at = Some(now + pending.wait);
-        out.event(Event::RemoveFailed { address, what, retry_in: pending.wait });
+        out.event(Event::RemoveFailed { undo, what, retry_in: pending.wait });
     }
 
     /// Tries again what failed.
     pub(super) fn retry(&mut self, now: Instant, out: &mut Out) {
-        for (address, pending) in &mut self.pending {
+        for (undo, pending) in &mut self.pending {
             if pending.retry_at.is_some_and(|at| at <= now) {
                 pending.retry_at = None;
-                out.push(Output::RemoveAddress(*address));
+                out.push(Output::Remove(*undo));
             }
         }
     }

@@ -1,10 +1,14 @@
 //! A small laboratory: nodes on a virtual segment and channel network, with a virtual clock and a fake kernel.
 
 use crate::Node;
-use crate::config::*;
+use crate::config::{
+    Balancer, BalancerId, BalancerKind, Check, CheckId, Cluster, Config, InterfaceName, Leg, Name, Peer, Probe,
+    ProcessSource, Vip, VipAddress, VipId, VrrpConfig,
+};
 use crate::drain::Intents;
 use crate::io::*;
 use crate::journal::{Event, Kind};
+use crate::kernel::{Route, Rule, Vmac};
 use holdfast_statesync::SecretKey;
 use holdfast_vrrp::{AdvertInterval, LegId, Priority, Vrid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -36,6 +40,12 @@ pub(crate) struct Host {
     /// Address with mark and expiry.
     pub kernel: BTreeMap<(u32, IpAddr, u8), (bool, Option<Instant>)>,
     pub sockets: BTreeSet<SocketKey>,
+    pub routes: BTreeSet<Route>,
+    pub rules: BTreeSet<Rule>,
+    pub guard: BTreeSet<IpAddr>,
+    /// Devices of virtual routers, with their indices.
+    pub vmacs: BTreeMap<Vmac, u32>,
+    pub route_errno: Option<i32>,
     pub probes: Probes,
     pub send_errno: Option<i32>,
     /// Legs whose adverts can't be sent.
@@ -61,6 +71,9 @@ enum Ev {
     Done(Step, Result<(), StepError>),
     Addr(Address),
     AddrGone(u32, IpAddr, u8),
+    Ours,
+    Link(Link),
+    LinkGone(u32),
     Probed(VipId, IpAddr, ProbeOutcome),
     Check(CheckId, u64, bool),
     Expire,
@@ -147,6 +160,12 @@ pub(crate) fn vip(vip: &str, ip: IpAddr, vrid: u8, priority: u8) -> Vip {
     Vip::single(name(vip), vec![address], vec![leg], VrrpConfig::new(Priority::from_wire(priority), interval))
 }
 
+/// The link of a virtual router's device.
+pub(crate) fn device(vmac: Vmac, ifindex: u32) -> Link {
+    let mac = [0, 0, 0x5e, 0, 1 + u8::from(vmac.six), vmac.vrid];
+    Link { ifindex, name: vmac.name(), up: true, mac, mtu: 1500 }
+}
+
 /// The other member's address in a [`group`].
 pub(crate) const VIP2: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 11));
 
@@ -186,6 +205,11 @@ impl Lab {
             present: true,
             kernel: BTreeMap::from([((2, IpAddr::V4(source(i)), 24), (false, None))]),
             sockets: BTreeSet::new(),
+            routes: BTreeSet::new(),
+            rules: BTreeSet::new(),
+            guard: BTreeSet::new(),
+            vmacs: BTreeMap::new(),
+            route_errno: None,
             probes: Probes::Good,
             send_errno: None,
             mute_legs: BTreeSet::new(),
@@ -260,12 +284,14 @@ impl Lab {
     pub(crate) fn resync(&mut self, i: usize) {
         let (links, addresses) = (self.links(i), self.addresses(i));
         self.feed(i, Input::Resync { links: &links, addresses: &addresses });
+        self.happen(i, Ev::Ours);
     }
 
     fn links(&self, i: usize) -> Vec<Link> {
         let host = &self.hosts[i];
         let link = Link { ifindex: host.ifindex, name: eth0(), up: host.up, mac: [2, 0, 0, 0, 0, i as u8], mtu: 1500 };
-        if host.present { vec![link] } else { vec![] }
+        let devices = host.vmacs.iter().map(|(vmac, ifindex)| Link { up: host.up, ..device(*vmac, *ifindex) });
+        if host.present { std::iter::once(link).chain(devices).collect() } else { vec![] }
     }
 
     fn addresses(&self, i: usize) -> Vec<Address> {
@@ -338,6 +364,12 @@ impl Lab {
         }
     }
 
+    /// Somebody on a host changes the kernel's routes and rules.
+    pub(crate) fn meddle(&mut self, i: usize, change: impl FnOnce(&mut Host)) {
+        change(&mut self.hosts[i]);
+        self.push(Duration::from_micros(50), i, Ev::Ours);
+    }
+
     /// Nobody on the segment reaches this host, nor it them.
     pub(crate) fn isolate(&mut self, i: usize, cut: bool) {
         if cut {
@@ -370,7 +402,7 @@ impl Lab {
 
     pub(crate) fn owns(&self, i: usize) -> bool {
         let host = &self.hosts[i];
-        host.present && host.up && host.kernel.contains_key(&(host.ifindex, VIP, 32))
+        host.present && host.up && host.kernel.keys().any(|key| key.1 == VIP)
     }
 
     /// Who answers for the VIP.
@@ -518,6 +550,13 @@ impl Lab {
             Ev::Datagram(from, bytes) => self.feed(i, Input::Datagram { from, bytes: &bytes }),
             Ev::Sent(vip, leg, result) => self.feed(i, Input::AdvertSent { vip, leg, result }),
             Ev::Done(step, result) => self.feed(i, Input::StepDone { step, result }),
+            Ev::Ours => {
+                let routes: Vec<_> = host.routes.iter().copied().collect();
+                let rules: Vec<_> = host.rules.iter().copied().collect();
+                self.feed(i, Input::Ours { routes: &routes, rules: &rules });
+            }
+            Ev::Link(link) => self.feed(i, Input::Link(link)),
+            Ev::LinkGone(ifindex) => self.feed(i, Input::LinkGone { ifindex }),
             Ev::Addr(address) => self.feed(i, Input::Address(address)),
             Ev::AddrGone(ifindex, ip, prefix) => self.feed(i, Input::AddressGone { ifindex, ip, prefix }),
             Ev::Probed(vip, target, outcome) => self.feed(i, Input::Probed { vip, target, outcome }),
@@ -596,7 +635,7 @@ impl Lab {
             Output::Owner(record) => {
                 self.hosts[i].records.insert(record.vip.0, record);
             }
-            Output::RunHook { .. } => {}
+            Output::RunHook { .. } | Output::State { .. } => {}
             Output::Stopped => self.hosts[i].stopped = true,
         }
     }
@@ -610,7 +649,7 @@ impl Lab {
                 if let Some(errno) = host.add_errno {
                     result = Err(StepError { errno, what: format!("add {ip}: refused") });
                     None
-                } else if *ifindex != host.ifindex || !host.present {
+                } else if !host.present || *ifindex != host.ifindex && !host.vmacs.values().any(|i| i == ifindex) {
                     result = Err(StepError { errno: 19, what: "no such device".to_owned() });
                     None
                 } else {
@@ -629,6 +668,7 @@ impl Lab {
             }
             Step::RemoveAddress { ifindex, ip, prefix } => {
                 let gone = host.kernel.remove(&(*ifindex, *ip, *prefix)).is_some();
+                host.routes.retain(|route| route.source != Some(*ip));
                 gone.then_some(Ev::AddrGone(*ifindex, *ip, *prefix))
             }
             Step::Announce { ifindex, ip } => {
@@ -646,13 +686,34 @@ impl Lab {
                 host.sockets.remove(socket);
                 None
             }
-            Step::AddRoute { .. }
-            | Step::RemoveRoute { .. }
-            | Step::AddRule { .. }
-            | Step::RemoveRule { .. }
-            | Step::Guard { .. }
-            | Step::AddVmac { .. }
-            | Step::RemoveVmac { .. } => None,
+            Step::AddRoute { route } => {
+                let there = |ip: IpAddr| host.kernel.keys().any(|key| key.1 == ip);
+                match host.route_errno.or_else(|| (!route.source.is_none_or(there)).then_some(22)) {
+                    Some(errno) => result = Err(StepError { errno, what: format!("add route {route}: refused") }),
+                    None => drop(host.routes.insert(*route)),
+                }
+                Some(Ev::Ours)
+            }
+            Step::RemoveRoute { route } => host.routes.remove(route).then_some(Ev::Ours),
+            Step::AddRule { rule } => {
+                host.rules.insert(*rule);
+                Some(Ev::Ours)
+            }
+            Step::RemoveRule { rule } => host.rules.remove(rule).then_some(Ev::Ours),
+            Step::Guard { addresses } => {
+                host.guard.clone_from(addresses);
+                None
+            }
+            Step::AddVmac { vmac } => {
+                let ifindex = 1_000 + u32::from(vmac.vrid);
+                host.vmacs.insert(*vmac, ifindex);
+                Some(Ev::Link(device(*vmac, ifindex)))
+            }
+            Step::RemoveVmac { vmac } => {
+                let ifindex = host.vmacs.remove(vmac);
+                host.kernel.retain(|key, _| Some(key.0) != ifindex);
+                ifindex.map(Ev::LinkGone)
+            }
         };
         self.push(Duration::ZERO, i, Ev::Done(step, result));
         if let Some(event) = event {

@@ -2,6 +2,7 @@
 
 mod alone;
 mod drain;
+mod extras;
 mod guards;
 mod kernel;
 pub(crate) mod lab;

@@ -1,6 +1,6 @@
 //! The death table, row by row, with a virtual clock. Here: the bench that the rows stand on.
 
-use super::ipc::{ExecResult, Resign, ToKeeper, ToWorker, VipAddress, VipRecord};
+use super::ipc::{ExecResult, Resign, ToKeeper, ToWorker, Undo, VipAddress, VipRecord};
 use super::*;
 
 mod balancers;
@@ -69,9 +69,9 @@ impl Bench {
             let answer = match output {
                 Output::SpawnWorker if self.answers => Some(Input::WorkerSpawned(process)),
                 Output::SpawnBalancer { name, .. } if self.answers => Some(Input::BalancerSpawned { name, process }),
-                Output::RemoveAddress(address) => {
+                Output::Remove(undo) => {
                     let result = if self.broken_netlink { Err("netlink is broken".to_owned()) } else { Ok(()) };
-                    Some(Input::Removed { address, result })
+                    Some(Input::Removed { undo, result })
                 }
                 _ => None,
             };
@@ -141,8 +141,8 @@ impl Bench {
     }
 }
 
-fn address(n: u8) -> VipAddress {
-    VipAddress { ifindex: 2, ip: [192, 0, 2, n].into(), prefix: 32 }
+fn address(n: u8) -> Undo {
+    Undo::Address(VipAddress { ifindex: 2, ip: [192, 0, 2, n].into(), prefix: 32 })
 }
 
 fn resign(n: u8) -> Resign {
@@ -155,7 +155,7 @@ fn record(vip: &str, n: u8, active: bool) -> VipRecord {
         vip: vip.to_owned(),
         active,
         role_epoch: 7,
-        addresses: vec![address(n)],
+        undo: vec![address(n)],
         resign: if active { vec![resign(n)] } else { vec![] },
         interval: ms(100),
         balancers: vec![],
@@ -167,7 +167,7 @@ fn owner(vip: &str, n: u8, active: bool) -> ToKeeper {
 }
 
 fn removes(n: u8) -> impl Fn(&Output) -> bool {
-    move |output| *output == Output::RemoveAddress(address(n))
+    move |output| *output == Output::Remove(address(n))
 }
 
 fn resigns(n: u8) -> impl Fn(&Output) -> bool {

@@ -27,7 +27,7 @@ fn a_stop_is_forwarded_and_ends_when_the_worker_has_left() {
     let stop = ToWorker::Stop { deadline: ms(2_000) };
     assert_eq!(bench.times(|o| *o == Output::SendToWorker(stop.clone())), [0]);
     bench.beat(ms(500));
-    bench.say(ToKeeper::Owner(VipRecord { addresses: Vec::new(), ..record("web", 10, false) }));
+    bench.say(ToKeeper::Owner(VipRecord { undo: Vec::new(), ..record("web", 10, false) }));
     bench.say(ToKeeper::Stopped);
     bench.input(Input::WorkerClosed);
     bench.input(Input::WorkerExited { what: "exit status 0".to_owned() });

@@ -1,6 +1,7 @@
 //! Workers that start, crash, hang, lapse and can not start.
 
 use super::*;
+use crate::kernel::{Prefix, Route, Rule, Vmac};
 
 #[test]
 fn the_first_worker_starts_at_once_and_boots_with_nothing_to_resume() {
@@ -73,7 +74,7 @@ fn a_worker_that_boots_in_time_and_resumes_too_late_is_told_that_it_lapsed() {
 #[test]
 fn a_new_worker_that_comes_up_as_backup_lets_the_keeper_resign_and_remove_what_it_does_not_know() {
     let mut bench = Bench::working();
-    bench.say(ToKeeper::Owner(VipRecord { addresses: vec![address(10), address(11)], ..record("web", 10, true) }));
+    bench.say(ToKeeper::Owner(VipRecord { undo: vec![address(10), address(11)], ..record("web", 10, true) }));
     bench.crash();
     bench.hello();
     bench.run(ms(50));
@@ -263,4 +264,23 @@ fn a_worker_that_left_by_itself_leaves_nothing_to_wait_for() {
     bench.input(Input::WorkerExited { what: "exit status 0".to_owned() });
     assert_eq!(bench.times(removes(10)), [0]);
     assert_eq!(bench.times(spawns).len(), 2);
+}
+
+#[test]
+fn what_moved_with_a_vip_is_undone_before_its_addresses_rules_first() {
+    let prefix = Prefix::new([192, 0, 2, 10].into(), 32);
+    let rule = Rule { six: false, from: Some(prefix), to: None, table: 100, priority: 1_000 };
+    let route = Route { to: prefix, via: None, ifindex: 2, table: 100, source: None, metric: 0 };
+    let vmac = Vmac { parent: 2, vrid: 10, six: false };
+    let undo = vec![Undo::Rule(rule), Undo::Route(route), Undo::Vmac(vmac), address(10)];
+    let mut sorted = undo.clone();
+    sorted.reverse();
+    sorted.sort_unstable();
+    assert_eq!(sorted, undo, "the order of the type is that of undoing");
+    let mut bench = Bench::working();
+    bench.say(ToKeeper::Owner(VipRecord { undo: undo.clone(), ..record("web", 10, true) }));
+    bench.run(ms(400));
+    let removed = |(_, output): (u64, Output)| if let Output::Remove(undo) = output { Some(undo) } else { None };
+    let removed: Vec<Undo> = bench.take().into_iter().filter_map(removed).collect();
+    assert_eq!(removed, undo);
 }
