@@ -7,6 +7,7 @@ use crate::config::{Config, LastNode, Leg, Partition, Track, Tracked, Vip, VipAd
 use crate::extras::{self, Extras};
 use crate::io::{BalancerState, SocketKey};
 use crate::kernel::Vmac;
+use crate::mutants;
 use crate::reasons::Reason;
 use crate::world::{CheckState, FRESH, Withheld, World};
 use holdfast_statesync::channel::PeerId;
@@ -316,13 +317,14 @@ impl Judge<'_> {
     fn holds_off(&self) -> Option<Reason> {
         let (view, until) = (self.view(), self.world.started + self.vip.vrrp.startup_delay);
         let holds = view.state == State::Active || view.resume.is_some();
-        (!holds && self.now < until).then(|| Reason::HoldsOff(until - self.now))
+        let waits = !holds && self.now < until && !mutants::off("startup-delay");
+        waits.then(|| Reason::HoldsOff(until - self.now))
     }
 
     /// `partition`: what a node may own that hears nobody else.
     fn cut_off(&self) -> Option<Reason> {
         let policy = self.vip.vrrp.partition;
-        if policy == Partition::Both || !self.world.alone(self.id, self.now) {
+        if policy == Partition::Both || mutants::off("partition") || !self.world.alone(self.id, self.now) {
             return None;
         }
         let gateway = self.vip.vrrp.gateway.filter(|_| policy == Partition::Gateway);
@@ -361,7 +363,8 @@ impl Judge<'_> {
         let peers = self.config.cluster.iter().flat_map(|cluster| &cluster.peers).zip(&self.world.peers);
         let before = peers.filter(|(peer, _)| peer.name < self.config.node);
         let waits = |report: &VipReport| report.role == Role::Backup && report.priority == priority;
-        before.into_iter().any(|(_, view)| view.vip(self.id, self.now).is_some_and(waits))
+        !mutants::off("unique-priorities")
+            && before.into_iter().any(|(_, view)| view.vip(self.id, self.now).is_some_and(waits))
     }
 
     /// What is tracked is known to fail.

@@ -4,7 +4,7 @@
 //! [`with_off`] on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of the node's guards; the keeper's are in [`crate::keeper::mutants`].
-pub const NAMES: [&str; 7] = [
+pub const NAMES: [&str; 10] = [
     "interlock-last-node",
     "fresh-claim-only",
     "shared-vips-only",
@@ -12,6 +12,9 @@ pub const NAMES: [&str; 7] = [
     "probe-before-yield",
     "witnesses",
     "sending-per-leg",
+    "startup-delay",
+    "partition",
+    "unique-priorities",
 ];
 
 /// Whether the guard of this name is switched off.

@@ -549,7 +549,9 @@ impl Node {
                 _ if plan.is_some_and(can) => UnitState::Backup,
                 _ => UnitState::Fault,
             };
-            if run.told != Some(state) {
+            // A start is no fault just because the sockets are still being opened.
+            let starts = run.told.is_none() && state == UnitState::Fault && !self.world.opening.is_empty();
+            if run.told != Some(state) && !starts {
                 let priority = run.priority;
                 self.run_mut(id).told = Some(state);
                 self.out.rest.push(Output::State { vip: id, state, priority });

@@ -2,6 +2,7 @@
 //! scenario must fail.
 
 use super::lab::*;
+use crate::config::Partition;
 use crate::drain::{LAST_NODE, PEER_UNKNOWN};
 use crate::io::Answer;
 use crate::journal::Kind;
@@ -96,6 +97,35 @@ pub(crate) fn one_silent_leg_is_a_failure() -> Verdict {
     expect("two intervals after the first failure it is the peer's", lab.owners() == [1])
 }
 
+pub(crate) fn a_new_agent_holds_off() -> Verdict {
+    let mut lab = Lab::new(&[254], false);
+    lab.hosts[0].config.vips[0].vrrp.startup_delay = ms(3_000);
+    lab.start(0);
+    lab.run(ms(2_999));
+    expect("it takes nothing yet", lab.owners().is_empty())?;
+    lab.run(ms(400));
+    expect("a down time after its deadline it does", lab.owners() == [0])
+}
+
+pub(crate) fn a_cut_off_node_owns_nothing() -> Verdict {
+    let mut lab = Lab::settled_with(&[254, 253], true, |config| config.vips[0].vrrp.partition = Partition::Neither);
+    lab.isolate(1, true);
+    lab.cut_channels(1, true);
+    lab.run(ms(3_000));
+    expect("neither side owns it", lab.owners().is_empty())?;
+    lab.isolate(1, false);
+    lab.cut_channels(1, false);
+    lab.run(ms(3_000));
+    expect("together they agree again", lab.owners() == [0])
+}
+
+pub(crate) fn waiting_equals_differ() -> Verdict {
+    let mut lab = Lab::settled(&[254, 100, 100], true);
+    lab.run(ms(500));
+    let priority = |i: usize| lab.node(i).status(lab.now).vips[0].priority;
+    expect("no two that wait have the same priority", (priority(1), priority(2)) == (100, 99))
+}
+
 #[test]
 fn a_peer_can_only_touch_vips_that_it_runs_too() {
     only_shared_vips_are_touched().expect("the guard is on");
@@ -119,7 +149,7 @@ fn an_owner_probes_before_it_yields() {
 #[cfg(feature = "mutants")]
 #[test]
 fn each_scenario_fails_without_its_guard() {
-    let scenarios: [(&str, Scenario); 7] = [
+    let scenarios: [(&str, Scenario); 10] = [
         ("interlock-last-node", last_node_refuses),
         ("fresh-claim-only", stale_word_refuses),
         ("shared-vips-only", only_shared_vips_are_touched),
@@ -127,6 +157,9 @@ fn each_scenario_fails_without_its_guard() {
         ("probe-before-yield", a_claimer_is_probed_before_the_owner_yields),
         ("witnesses", an_isolated_backup_does_not_take_the_service_along),
         ("sending-per-leg", one_silent_leg_is_a_failure),
+        ("startup-delay", a_new_agent_holds_off),
+        ("partition", a_cut_off_node_owns_nothing),
+        ("unique-priorities", waiting_equals_differ),
     ];
     assert_eq!(scenarios.map(|(guard, _)| guard), crate::mutants::NAMES);
     for (guard, scenario) in scenarios {

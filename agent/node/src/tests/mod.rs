@@ -1,6 +1,7 @@
 //! Timelines of whole nodes.
 
 mod alone;
+mod complaints;
 mod drain;
 mod extras;
 mod guards;
