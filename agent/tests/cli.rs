@@ -127,7 +127,7 @@ fn check_as_json_is_the_model() {
     assert_eq!(model["schema"], 1);
     assert_eq!(model["ok"], true);
     assert_eq!(model["config"]["node"], "lb1");
-    assert_eq!(model["config"]["vips"][0]["vrrp"]["vrid"], 10);
+    assert_eq!(model["config"]["vips"][0]["legs"][0]["vrid"], 10);
     assert_eq!(model["config"]["vips"][0]["vrrp"]["interval_ms"], 100);
     assert_eq!(model["config"]["balancers"][0]["source"]["unit"], "haproxy.service");
     assert_eq!(model["config"]["cluster"]["peers"][0]["name"], "lb2");

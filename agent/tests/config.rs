@@ -1,8 +1,14 @@
 //! Configuration files, good and bad.
 
 use holdfast::config::{self, ConfigErrors, Kind};
+use holdfast_node::config::{BalancerId, CheckId, Config, Track, Tracked};
+use holdfast_vrrp::{Addresses, Family, LegConfig, Transport, Version};
 use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use std::cell::Cell;
+use std::collections::HashSet;
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 fn files(folder: &str) -> Vec<PathBuf> {
@@ -53,7 +59,7 @@ fn mismatches(name: &str, text: &str, errors: &ConfigErrors) -> Vec<String> {
 #[test]
 fn every_bad_file_is_refused_with_line_column_path_and_reason() {
     let files = files("tests/config/bad");
-    assert!(files.len() >= 60, "only {} bad files", files.len());
+    assert!(files.len() >= 200, "only {} bad files", files.len());
     let mut wrong = Vec::new();
     for path in files {
         let name = path.file_name().expect("a file").to_string_lossy().into_owned();
@@ -115,6 +121,17 @@ fn defaults_are_as_documented() {
     assert_eq!(value["vips"][0]["last_node"], "keep");
     assert_eq!(value["vips"][0]["vrrp"]["interval_ms"], 100);
     assert_eq!(value["vips"][0]["vrrp"]["preempt"], true);
+    let vrrp = &value["vips"][0]["vrrp"];
+    assert_eq!((&vrrp["preempt_delay_ms"], &vrrp["startup_delay_ms"]), (&0.into(), &0.into()));
+    assert_eq!((&vrrp["accept"], &vrrp["partition"]), (&true.into(), &"both".into()));
+    assert_eq!((&vrrp["gateway"], &vrrp["rivals"]), (&serde_json::Value::Null, &serde_json::json!([])));
+    let leg = &value["vips"][0]["legs"][0];
+    assert_eq!((&leg["version"], &leg["family"]), (&3.into(), &"ipv4".into()));
+    assert_eq!((&leg["checksum"], &leg["peers"]), (&"auto".into(), &serde_json::json!([])));
+    assert_eq!((&leg["min_ttl"], &leg["vmac"]), (&255.into(), &false.into()));
+    let announce = serde_json::json!({ "repeat": 4, "second_ms": 5_000, "refresh_ms": 0 });
+    assert_eq!(value["vips"][0]["announce"], announce);
+    assert_eq!((&value["vips"][0]["group"], &value["fifo"]), (&false.into(), &serde_json::Value::Null));
     assert_eq!(value["vips"][0]["addresses"][0]["interface"], "eth0");
     assert_eq!(value["vips"][0]["addresses"][0]["advertise"], true);
     assert_eq!(value["hooks"][0]["timeout_ms"], 10_000);
@@ -135,10 +152,285 @@ fn a_missing_file_and_one_that_is_not_text_end_with_the_exit_code_of_a_syntax_er
 
 #[test]
 fn everything_that_is_wrong_is_told_in_one_go_and_in_the_order_of_the_file() {
-    let text = "[node]\nname = \"-\"\nx = 1\n[[vip]]\nname = 5\naddresses = []\nvrrp = { interface = \"\", vrid = 0, priority = 255 }\n";
+    let text = "[node]\nname = \"-\"\nx = 1\n[[vip]]\nname = 5\naddresses = []\nvrrp = { interface = \"\", vrid = 0, priority = 0 }\n";
     let errors = config::parse(text, "f").expect_err("much is wrong");
     let lines: Vec<usize> = errors.findings.iter().map(|f| f.line).collect();
     assert_eq!(lines, [2, 3, 5, 6, 7, 7, 7], "{errors}");
+}
+
+/// What must be true of any configuration that was accepted.
+fn consistent(config: &Config) -> Result<(), TestCaseError> {
+    let mut routers = HashSet::new();
+    let mut names = HashSet::new();
+    let mut addresses = HashSet::new();
+    let all = (config.balancers.len(), config.checks.len());
+    for vip in &config.vips {
+        prop_assert!(names.insert(vip.name.as_str()), "{} is there twice", vip.name);
+        prop_assert!(!vip.legs.is_empty() && !vip.members.is_empty() && !vip.addresses.is_empty());
+        prop_assert!(vip.group || vip.members.len() == 1);
+        for leg in &vip.legs {
+            prop_assert!((1..=255).contains(&leg.advertised.len()), "{} addresses", leg.advertised.len());
+            prop_assert!(leg.advertised.iter().all(|ip| Family::of(*ip) == leg.family));
+            prop_assert!(routers.insert((leg.interface.clone(), leg.family, leg.vrid)), "VRID {} twice", leg.vrid);
+            prop_assert!(vip.vrrp.interval.fits(leg.version));
+            prop_assert!(leg.version == Version::V3 || leg.family == Family::V4);
+            prop_assert!(leg.peers.iter().chain(&leg.source).all(|ip| Family::of(*ip) == leg.family));
+            prop_assert!(!leg.source.is_some_and(|source| leg.peers.contains(&source)));
+            prop_assert!(leg.peers.is_empty() || !leg.vmac);
+            let first = leg.advertised.first();
+            prop_assert!(
+                leg.family == Family::V4 || matches!(first, Some(IpAddr::V6(ip)) if ip.is_unicast_link_local()),
+                "{first:?} is first"
+            );
+            // What the node makes of it can be run.
+            let transport = match leg.peers.as_slice() {
+                [] => Transport::Multicast,
+                peers => Transport::Unicast { peers: peers.to_vec(), min_ttl: leg.min_ttl },
+            };
+            let leg = LegConfig {
+                vrid: leg.vrid,
+                version: leg.version,
+                addresses: Addresses::new(leg.advertised.iter().copied()).expect("1 to 255 of one family"),
+                transport,
+                checksum: leg.checksum,
+            };
+            prop_assert_eq!(leg.check(vip.vrrp.interval), Ok(()));
+        }
+        for member in &vip.members {
+            prop_assert!(!member.addresses.is_empty());
+            let known = |ip| vip.addresses.iter().any(|address| address.ip == ip);
+            prop_assert!(member.addresses.iter().all(|ip| known(*ip)));
+        }
+        for address in &vip.addresses {
+            prop_assert!(addresses.insert((address.ip, address.interface.clone())), "{} is there twice", address.ip);
+        }
+        let mut balancers = vip.balancers.clone();
+        let mut checks: Vec<CheckId> = vip.checks.iter().copied().chain(vip.vrrp.gateway).collect();
+        for track in &vip.tracks {
+            match track.what {
+                Tracked::Check(id) => {
+                    prop_assert!(track.weight.is_some() && !vip.checks.contains(&id));
+                    checks.push(id);
+                }
+                Tracked::Balancer(id) => {
+                    prop_assert!(track.weight.is_some() && !vip.balancers.contains(&id));
+                    balancers.push(id);
+                }
+                Tracked::Interface { .. } => {}
+            }
+        }
+        prop_assert!(balancers.iter().all(|id| usize::from(id.0) < all.0));
+        prop_assert!(checks.iter().all(|id| usize::from(id.0) < all.1));
+        prop_assert_eq!(vip.checks.iter().collect::<HashSet<_>>().len(), vip.checks.len());
+    }
+    Ok(())
+}
+
+/// A `[[vip]]` out of few parts, so that they meet; most fit together.
+fn vip_text(n: usize) -> impl Strategy<Value = String> {
+    use prop::sample::select;
+    let addresses = prop::collection::vec(
+        select(vec![
+            "\"192.0.2.N/32\"",
+            "\"2001:db8::N/128\"",
+            "{ ip = \"10.0.0.N/32\", advertise = false }",
+            "\"fe80::N/64\"",
+            "{ ip = \"198.51.100.N/32\", interface = \"eth2\" }",
+        ]),
+        1..4,
+    );
+    let vrrp = select(vec![
+        "",
+        "",
+        "",
+        "version = 2, interval = \"1s\"",
+        "peers = [\"10.9.0.2\"]",
+        "peers = [\"fe80::99\"]",
+        "peers = [\"10.9.0.2\", \"fe80::99\"], min_ttl = 254",
+        "source = \"10.9.0.1\"",
+        "link_local = \"fe80::77\"",
+        "vmac = true",
+        "accept = false",
+        "checksum = \"rfc9568\"",
+        "partition = \"gateway\", gateway = \"gw\"",
+        "rivals = [250]",
+    ]);
+    let rest = select(vec![
+        "",
+        "",
+        "checks = []",
+        "checks = [\"web\"]",
+        "track = [{ check = \"web\" }, { interface = \"eth3\" }]",
+        "track = [{ check = \"web\", weight = -20 }]",
+        "track = [{ balancer = \"b\", weight = -9 }]",
+    ]);
+    let shared = (select(vec!["eth0", "eth1"]), 1..4_u8, select(vec!["", "", "group = \"g\"", "group = \"h\""]));
+    (addresses, vrrp, rest, shared).prop_map(move |(addresses, vrrp, rest, (interface, vrid, group))| {
+        let each = (0..).zip(&addresses).map(|(at, text)| text.replace('N', &(1 + n * 8 + at).to_string()));
+        let addresses: Vec<String> = each.collect();
+        let comma = if vrrp.is_empty() { "" } else { ", " };
+        format!(
+            "[[vip]]\nname = \"v{n}\"\naddresses = [{}]\n{rest}\n{group}\n\
+             vrrp = {{ interface = \"{interface}\", vrid = {vrid}, priority = 254{comma}{vrrp} }}\n",
+            addresses.join(", ")
+        )
+    })
+}
+
+#[test]
+fn whatever_is_accepted_is_consistent() {
+    let head = "[node]\nname = \"a\"\n[[balancer]]\nname = \"b\"\nkind = \"process\"\npidfile = \"/run/b.pid\"\n\
+                [[check]]\nname = \"web\"\ntcp = \"127.0.0.1:80\"\n\
+                [[check]]\nname = \"gw\"\ngateway = \"192.0.2.254\"\ninterface = \"eth0\"\n";
+    let vips = (vip_text(0), vip_text(1), vip_text(2), 1..=3_usize);
+    let (accepted, groups) = (Cell::new(0), Cell::new(0));
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(2_000));
+    runner
+        .run(&vips, |(a, b, c, n)| {
+            let text = head.to_owned() + &[a, b, c][..n].concat();
+            let Ok(config) = config::parse(&text, "f") else { return Ok(()) };
+            accepted.set(accepted.get() + 1);
+            groups.set(groups.get() + usize::from(config.vips.iter().any(|vip| vip.members.len() > 1)));
+            consistent(&config)
+        })
+        .unwrap_or_else(|error| panic!("{error}"));
+    let (accepted, groups) = (accepted.get(), groups.get());
+    assert!(accepted >= 100 && groups >= 10, "only {accepted} were accepted, {groups} with a group");
+}
+
+#[test]
+fn a_thousand_vips_and_a_group_of_two_hundred_fit_one_file() {
+    let mut text = "[node]\nname = \"a\"\n".to_owned();
+    for n in 0..1_000 {
+        let group = if n < 200 { "group = \"g\"\n" } else { "" };
+        text.push_str(&format!(
+            "[[vip]]\nname = \"v{n}\"\n{group}addresses = [\"10.{}.{}.1/32\", \"2001:db8::{n:x}/128\"]\n\
+             vrrp = {{ interface = \"eth{}\", vrid = {}, priority = 254 }}\n",
+            n / 250,
+            n % 250,
+            n / 250,
+            n % 250 + 1,
+        ));
+    }
+    let config = config::parse(&text, "f").unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(config.vips.len(), 801);
+    assert_eq!((config.vips[0].members.len(), config.vips[0].legs.len()), (200, 400));
+    consistent(&config).expect("consistent");
+}
+
+#[test]
+fn a_vip_of_both_families_is_one_unit_of_two_legs_with_the_link_local_address_first() {
+    let of = |addresses: &str, vrrp: &str| {
+        let text = format!(
+            "[node]\nname = \"a\"\n[[vip]]\nname = \"v\"\naddresses = [{addresses}]\n\
+             vrrp = {{ interface = \"eth0\", vrid = 10, priority = 254, {vrrp} }}\n"
+        );
+        config::parse(&text, "f").unwrap_or_else(|errors| panic!("{errors}")).vips.remove(0)
+    };
+    let both = "\"2001:db8::10/128\", \"192.0.2.10/32\"";
+    let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+    let vip = of(both, "version = 2, peers = [\"fe80::2\", \"10.0.0.2\"], min_ttl = 254");
+    let [v4, v6] = vip.legs.as_slice() else { panic!("{:?}", vip.legs) };
+    assert_eq!((v4.family, v4.version, v4.peers.as_slice()), (Family::V4, Version::V2, &[ip("10.0.0.2")][..]));
+    assert_eq!((v6.family, v6.version, v6.peers.as_slice()), (Family::V6, Version::V3, &[ip("fe80::2")][..]));
+    assert_eq!((v4.min_ttl, v6.min_ttl), (254, 254));
+    assert_eq!(vip.vrrp.interval.seconds(), Some(1), "the default of version 2");
+    assert_eq!(v6.advertised, [ip("fe80::200:5eff:fe00:20a"), ip("2001:db8::10")]);
+    let derived: Vec<_> = vip.addresses.iter().filter(|address| address.derived).collect();
+    assert_eq!(derived.iter().map(|a| (a.ip, a.prefix)).collect::<Vec<_>>(), [(ip("fe80::200:5eff:fe00:20a"), 128)]);
+    assert_eq!(vip.members[0].addresses, [ip("2001:db8::10"), ip("192.0.2.10")]);
+
+    // Given, or among the addresses.
+    let given = of(both, "link_local = \"fe80::1\"");
+    assert_eq!(given.legs[1].advertised, [ip("fe80::1"), ip("2001:db8::10")]);
+    assert!(given.addresses.iter().any(|a| a.ip == ip("fe80::1") && !a.derived));
+    let written = of("\"2001:db8::10/128\", \"fe80::5/64\"", "");
+    assert_eq!(written.legs[0].advertised, [ip("fe80::5"), ip("2001:db8::10")]);
+    assert_eq!(written.addresses.len(), 2);
+
+    // A family that isn't advertised goes along.
+    let along = of("\"192.0.2.10/32\", { ip = \"2001:db8::10/128\", advertise = false }", "");
+    assert_eq!((along.legs.len(), along.addresses.len()), (1, 2));
+}
+
+#[test]
+fn a_group_is_one_unit_with_all_that_its_members_need() {
+    let text = r#"
+        [node]
+        name = "a"
+        [[balancer]]
+        name = "one"
+        kind = "process"
+        pidfile = "/run/one.pid"
+        [[balancer]]
+        name = "two"
+        kind = "process"
+        pidfile = "/run/two.pid"
+        [[check]]
+        name = "web"
+        tcp = "127.0.0.1:80"
+        [[check]]
+        name = "gw"
+        gateway = "192.0.2.1"
+        interface = "eth0"
+        [[check]]
+        name = "cache"
+        tcp = "127.0.0.1:81"
+        [[vip]]
+        name = "outside"
+        group = "edge"
+        addresses = ["192.0.2.10/32"]
+        balancer = "one"
+        track = [{ check = "cache", weight = -20 }, { interface = "eth2", up_delay = "1s" }]
+        vrrp = { interface = "eth0", vrid = 10, priority = 254, partition = "gateway", gateway = "gw", rivals = [253] }
+        [[vip]]
+        name = "alone"
+        addresses = ["192.0.2.20/32"]
+        balancer = "two"
+        checks = ["gw"]
+        vrrp = { interface = "eth0", vrid = 20, priority = 253 }
+        [[vip]]
+        name = "inside"
+        group = "edge"
+        addresses = ["10.2.0.1/24"]
+        balancer = "two"
+        checks = []
+        routes = [{ to = "default", via = "192.0.2.1", table = 100 }]
+        vrrp = { interface = "eth1", vrid = 10, priority = 254, partition = "gateway", gateway = "gw" }
+    "#;
+    let config = config::parse(text, "f").unwrap_or_else(|errors| panic!("{errors}"));
+    let names: Vec<&str> = config.vips.iter().map(|vip| vip.name.as_str()).collect();
+    assert_eq!(names, ["edge", "alone"]);
+    let edge = &config.vips[0];
+    assert!(edge.group && !config.vips[1].group);
+    assert_eq!(edge.members.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), ["outside", "inside"]);
+    assert_eq!(edge.legs.iter().map(|l| l.interface.as_str()).collect::<Vec<_>>(), ["eth0", "eth1"]);
+    assert_eq!(edge.balancers, [BalancerId(0), BalancerId(1)]);
+    // Neither the gateway's check nor the weighed one, unless they are named.
+    assert_eq!(edge.checks, [CheckId(0)]);
+    assert_eq!(config.vips[1].checks, [CheckId(1)]);
+    assert_eq!(edge.vrrp.gateway, Some(CheckId(1)));
+    assert_eq!(edge.vrrp.rivals, [253]);
+    assert_eq!(edge.tracks[0], Track { what: Tracked::Check(CheckId(2)), weight: Some(20) });
+    assert_eq!(edge.tracks.len(), 2);
+    assert_eq!(edge.routes[0].to_string(), "0.0.0.0/0 via 192.0.2.1 dev eth1 table 100");
+}
+
+#[test]
+fn an_advert_larger_than_the_interface_takes_is_refused_with_how_many_are_too_many() {
+    let list: Vec<String> = (1..=100).map(|n| format!("\"2001:db8::{n:x}/128\"")).collect();
+    let text = format!(
+        "[node]\nname = \"a\"\n[[vip]]\nname = \"v\"\naddresses = [{}]\n\
+         vrrp = {{ interface = \"eth0\", vrid = 10, priority = 254 }}\n",
+        list.join(", ")
+    );
+    // 40 + 8 + 101 × 16.
+    let errors = config::parse_for(&text, "f", &|_| Some(1500)).expect_err("too large").to_string();
+    assert!(errors.contains("f:5:13: vip[0].addresses: makes IPv6 adverts of 1664 bytes"), "{errors}");
+    assert!(errors.contains("the MTU of eth0 (1500); accepted: advertise = false for at least 11"), "{errors}");
+    assert!(config::parse_for(&text, "f", &|_| Some(1664)).is_ok());
+    assert!(config::parse_for(&text, "f", &|_| Some(1663)).is_err());
+    assert!(config::parse(&text, "f").is_ok(), "judged where the interface is known");
 }
 
 fn corpus() -> Vec<Vec<u8>> {

@@ -40,25 +40,58 @@ fn every_key_of_every_section_is_documented_and_no_other() {
 }
 
 #[test]
-fn every_configuration_in_the_reference_is_accepted() {
-    let text = page("configuration.md");
-    let mut blocks = 0;
-    for block in text.split("```toml\n").skip(1) {
-        let block = block.split("```").next().unwrap_or_default();
-        let mut file = block.to_owned();
-        if !block.contains("[node]") {
-            file.push_str("[node]\nname = \"lb1\"\n");
+fn every_configuration_in_the_pages_is_accepted_by_check() {
+    for (name, least) in [("configuration.md", 7), ("guide.md", 11)] {
+        let text = page(name);
+        let mut blocks = 0;
+        for block in text.split("```toml\n").skip(1) {
+            let block = block.split("```").next().unwrap_or_default();
+            let mut file = block.to_owned();
+            if !block.contains("[node]") {
+                file.push_str("[node]\nname = \"lb1\"\n");
+            }
+            if !block.contains("[[vip]]") {
+                file.push_str("[[vip]]\nname = \"v\"\naddresses = [\"192.0.2.99/32\"]\n");
+                file.push_str("vrrp = { interface = \"eth0\", vrid = 99, priority = 254 }\n");
+            }
+            // As `check` does where no interface is there.
+            if let Err(errors) = config::parse_for(&file, name, &|_| Some(1500)) {
+                panic!("{}\n{block}", errors.render(false));
+            }
+            blocks += 1;
         }
-        if !block.contains("[[vip]]") {
-            file.push_str("[[vip]]\nname = \"v\"\naddresses = [\"192.0.2.99/32\"]\n");
-            file.push_str("vrrp = { interface = \"eth0\", vrid = 99, priority = 254 }\n");
-        }
-        if let Err(errors) = config::parse(&file, "configuration.md") {
-            panic!("{}\n{block}", errors.render(false));
-        }
-        blocks += 1;
+        assert!(blocks >= least, "{name}: only {blocks} blocks were found");
     }
-    assert!(blocks >= 7, "only {blocks} blocks were found");
+}
+
+/// The headings of a page as links name them: lower case, no marks, hyphens for blanks.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let anchor = |heading: &str| {
+        let words = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = words.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    text.lines().filter(|line| line.starts_with('#')).map(anchor).collect()
+}
+
+#[test]
+fn every_link_between_the_pages_leads_somewhere() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let mut seen = 0;
+    for name in ["configuration.md", "guide.md", "cli.md"] {
+        for link in page(name).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.contains("://") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let file = if file.is_empty() { name } else { file };
+            let text = fs::read_to_string(docs.join(file));
+            let text = text.unwrap_or_else(|e| panic!("{name}: {link}: {e}"));
+            assert!(anchor.is_empty() || anchors(&text).contains(anchor), "{name}: {link}");
+            seen += 1;
+        }
+    }
+    assert!(seen >= 8, "only {seen} links were found");
 }
 
 #[test]

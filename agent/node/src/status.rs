@@ -481,6 +481,9 @@ fn judge(
     let mut spare = usize::MAX;
     let mut said = None;
     for (id, vip) in rows {
+        for (text, remedy) in checksums(vip) {
+            worse(Verdict::Degraded, text, remedy);
+        }
         // The VIPs of a group share their fate: said once.
         let id = *id;
         if said.replace(id) == Some(id) {
@@ -552,6 +555,21 @@ fn judge(
     }
     let summary = format!("{known}/{} nodes, {}, {lose}", peers.len() + 1, owners.join(", "));
     (verdict, summary, warnings)
+}
+
+/// Peers that make the checksum in another form than this node: each with its remedy.
+fn checksums(vip: &VipStatus) -> impl Iterator<Item = (String, &'static str)> {
+    vip.legs.iter().filter_map(|leg| {
+        let ChecksumMismatch { peer, form } = leg.checksum_mismatch.as_ref()?;
+        let text = format!(
+            "{peer} makes the checksum of VRID {} on {} in another form ({form}) than this node ({}), and may refuse what \
+             this node sends",
+            leg.vrid, leg.interface, leg.checksum
+        );
+        let remedy = "use one form on all nodes: checksum = \"auto\" follows peers that agree, \"pseudo-header\" is the \
+                      default of keepalived and FRR";
+        Some((text, remedy))
+    })
 }
 
 /// Configurations that don't belong together, as far as they show: each with its remedy.

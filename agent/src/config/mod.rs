@@ -20,7 +20,8 @@ mod vip;
 
 pub use error::{ConfigErrors, Finding, Kind};
 pub(crate) use file::mtu;
-use holdfast_node::config::{Config, InterfaceName};
+use holdfast_node::config::{Config, InterfaceName, Leg};
+use holdfast_vrrp::{Family, wire};
 pub use schema::{Section, sections as schema_sections};
 use std::path::Path;
 use toml::de::DeTable;
@@ -82,6 +83,15 @@ pub fn parse_for(text: &str, file: &str, mtu: MtuOf<'_>) -> Result<Config, Confi
         Some(config) if sink.is_empty() => Ok(config),
         _ => Err(ConfigErrors::new(Kind::Semantics, file, text, sink.into_findings())),
     }
+}
+
+/// Bytes of a leg's advert as a packet: its message and the IP header.
+pub(crate) fn packet_len(leg: &Leg) -> usize {
+    let header = match leg.family {
+        Family::V4 => 20,
+        Family::V6 => 40,
+    };
+    wire::message_len(leg.version, leg.family, leg.advertised.len()) + header
 }
 
 /// Longest text that is looked at.

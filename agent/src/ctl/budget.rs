@@ -1,6 +1,8 @@
 //! How long things take at worst, computed from the configuration. Nothing here is measured.
 
 use holdfast_node::config::{Check, Config, Vip};
+use holdfast_vrrp::Version;
+use holdfast_vrrp::timing::{skew_time, skew_time_v2};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -23,10 +25,15 @@ pub(super) fn detect(check: &Check) -> Detect {
     Detect { min, max: check.interval + min }
 }
 
-/// RFC 9568 section 6.1: Skew_Time = (256 - Priority) * Active_Adver_Interval / 256, in microseconds.
+/// RFC 9568 section 6.1; where a leg speaks VRRPv2 the unit keeps that one's time, whose skew is a part of a second
+/// whatever the interval (RFC 3768 section 6.1).
 pub(super) fn skew(vip: &Vip) -> Duration {
-    let low = 256 - u64::from(vip.vrrp.priority.get());
-    Duration::from_micros(low * u64::from(vip.vrrp.interval.cs()) * 10_000 / 256)
+    if by_v2(vip) { skew_time_v2(vip.vrrp.priority) } else { skew_time(vip.vrrp.priority, vip.vrrp.interval) }
+}
+
+/// A leg speaks VRRPv2.
+pub(super) fn by_v2(vip: &Vip) -> bool {
+    vip.legs.iter().any(|leg| leg.version == Version::V2)
 }
 
 /// This node as Backup, from the last advert of an owner that fell silent: 3 × interval + skew.
@@ -120,5 +127,20 @@ mod tests {
         let vip = &config("", "priority = 100, interval = \"1s\"").vips[0];
         assert_eq!(silent(vip), Duration::from_micros(3_609_375));
         assert_eq!(skew(vip), Duration::from_micros(609_375));
+    }
+
+    #[test]
+    fn with_version_2_the_skew_is_a_part_of_a_second_whatever_the_interval() {
+        let vip = &config("", "priority = 100, interval = \"4s\", version = 2").vips[0];
+        assert_eq!(skew(vip), Duration::from_micros(609_375));
+        assert_eq!(silent(vip), Duration::from_micros(12_609_375));
+    }
+
+    #[test]
+    fn an_advert_is_as_long_as_its_addresses_and_headers() {
+        let len = |vrrp: &str| crate::config::packet_len(&config("", vrrp).vips[0].legs[0]);
+        assert_eq!(len("priority = 254"), 20 + 8 + 4);
+        // VRRPv2 carries eight bytes of authentication data.
+        assert_eq!(len("priority = 254, version = 2"), 20 + 8 + 4 + 8);
     }
 }

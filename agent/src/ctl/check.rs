@@ -2,8 +2,10 @@
 
 use super::{budget, exit, render};
 use crate::config::{self, ConfigErrors};
-use holdfast_node::config::{Config, Vip};
+use holdfast_node::config::{BalancerId, CheckId, Config, Leg, Partition, Probe, Track, Tracked, Vip};
 use holdfast_node::status::Warning;
+use holdfast_vrrp::Priority;
+use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
@@ -81,7 +83,7 @@ fn summary(file: &Path, config: &Config, warnings: &[Warning]) -> String {
         text,
         "node {}: {}, {}, {}, {}, {}",
         config.node,
-        count(config.vips.len(), "VIP"),
+        count(config.vips.iter().map(|vip| vip.members.len()).sum(), "VIP"),
         count(config.balancers.len(), "balancer"),
         count(config.checks.len(), "check"),
         count(peers, "peer"),
@@ -96,21 +98,32 @@ fn summary(file: &Path, config: &Config, warnings: &[Warning]) -> String {
     text
 }
 
-/// What a VIP is and how fast it moves.
+/// Addresses of a line; there may be a thousand.
+const ADDRESSES_SHOWN: usize = 8;
+
+/// What a unit is and how fast it moves.
 fn promise(config: &Config, vip: &Vip) -> String {
     let mut text = String::new();
-    let addresses: Vec<String> = vip.addresses.iter().map(|a| format!("{}/{}", a.ip, a.prefix)).collect();
+    let mut addresses: Vec<String> =
+        vip.addresses.iter().take(ADDRESSES_SHOWN).map(|a| format!("{}/{}", a.ip, a.prefix)).collect();
+    let more = vip.addresses.len().saturating_sub(ADDRESSES_SHOWN);
+    if more > 0 {
+        addresses.push(format!("and {more} more"));
+    }
     let vrrp = &vip.vrrp;
-    let legs: Vec<String> = vip.legs.iter().map(|leg| format!("{} on {}", leg.vrid, leg.interface)).collect();
+    let members: Vec<&str> = vip.members.iter().map(|member| member.name.as_str()).collect();
+    let name =
+        if vip.group { format!("group {} ({})", vip.name, members.join(", ")) } else { format!("vip {}", vip.name) };
     let _ = writeln!(
         text,
-        "vip {}: {} by VRRP {}, priority {}, adverts every {}",
-        vip.name,
+        "{name}: {}; priority {}, adverts every {}",
         addresses.join(", "),
-        legs.join(", "),
         vrrp.priority,
         config::duration::show(vrrp.interval.duration()),
     );
+    for leg in &vip.legs {
+        let _ = writeln!(text, "  {}", on_the_wire(leg));
+    }
     let line = |text: &mut String, what: &str, time: String| {
         let _ = writeln!(text, "  {what:<44} {time} (computed)");
     };
@@ -122,13 +135,88 @@ fn promise(config: &Config, vip: &Vip) -> String {
         let what = format!("detect: {} gives no answer", check.name);
         line(&mut text, &what, format!("{} to {}", render::span(detect.min), render::span(detect.max)));
     }
-    line(&mut text, "take over: the owner gives it away", render::span(budget::skew(vip)));
+    for track in &vip.tracks {
+        let _ = writeln!(text, "  {}", tracked(config, vip, track));
+    }
+    let v2 = if budget::by_v2(vip) { ", skew of VRRPv2" } else { "" };
+    line(&mut text, &format!("take over: the owner gives it away{v2}"), render::span(budget::skew(vip)));
     line(&mut text, "take over: the owner falls silent", render::span(budget::silent(vip)));
     if let Some(worst) = budget::checks(config, vip).map(|check| budget::detect(check).max).max() {
         let both = worst + budget::skew(vip);
         line(&mut text, "worst case: hung here until served elsewhere", render::span(both));
     }
+    if !vrrp.preempt_delay.is_zero() {
+        let delay = config::duration::show(vrrp.preempt_delay);
+        let _ = writeln!(text, "  a lower owner is left alone for {delay} after this node became able");
+    }
+    if !vrrp.startup_delay.is_zero() {
+        let delay = config::duration::show(vrrp.startup_delay);
+        let _ = writeln!(text, "  nothing is taken for {delay} after the agent's start");
+    }
+    let _ = writeln!(text, "  {}", cut_off(config, vip));
     text
+}
+
+/// One leg: `IPv4: VRID 10 on eth0, VRRPv3 by multicast; 1 address in an advert of 32 bytes, MTU 1500`.
+fn on_the_wire(leg: &Leg) -> String {
+    let way = if leg.peers.is_empty() {
+        "by multicast".to_owned()
+    } else {
+        let peers: Vec<String> = leg.peers.iter().map(ToString::to_string).collect();
+        format!("to {} (TTL at least {})", peers.join(", "), leg.min_ttl)
+    };
+    let source = leg.source.map(|source| format!(" from {source}")).unwrap_or_default();
+    let vmac = if leg.vmac { ", virtual MAC" } else { "" };
+    let mtu = match config::mtu(&leg.interface) {
+        Some(mtu) => format!("MTU {mtu}"),
+        None => format!("MTU {MTU} assumed"),
+    };
+    format!(
+        "{}: VRID {} on {}, VRRPv{} {way}{source}{vmac}; {} in an advert of {} bytes, {mtu}",
+        leg.family,
+        leg.vrid,
+        leg.interface,
+        leg.version,
+        if leg.advertised.len() == 1 { "1 address".to_owned() } else { format!("{} addresses", leg.advertised.len()) },
+        config::packet_len(leg),
+    )
+}
+
+fn tracked(config: &Config, vip: &Vip, track: &Track) -> String {
+    let check = |id: &CheckId| config.checks.get(usize::from(id.0)).map_or("", |check| check.name.as_str());
+    let what = match &track.what {
+        Tracked::Interface { name, up_delay, down_delay } => format!(
+            "interface {name} (up after {}, down after {})",
+            config::duration::show(*up_delay),
+            config::duration::show(*down_delay)
+        ),
+        Tracked::Check(id) => format!("check {}", check(id)),
+        Tracked::Balancer(id) => {
+            format!("balancer {}", config.balancers.get(usize::from(id.0)).map_or("", |b| b.name.as_str()))
+        }
+    };
+    match track.weight {
+        None => format!("track: without {what} this node can't serve"),
+        Some(weight) => {
+            let left = vip.vrrp.priority.get().saturating_sub(weight).max(2);
+            format!("track: without {what} priority {} becomes {left}", vip.vrrp.priority)
+        }
+    }
+}
+
+/// What the policy of partitions means, in words.
+fn cut_off(config: &Config, vip: &Vip) -> String {
+    let gateway = vip.vrrp.gateway.and_then(|id| config.checks.get(usize::from(id.0)));
+    match vip.vrrp.partition {
+        Partition::Both => "cut off from all peers: takes it, so each side of a partition has it".to_owned(),
+        Partition::Gateway => {
+            let gateway = gateway.map_or("", |check| check.name.as_str());
+            format!("cut off from all peers: takes it if check {gateway} passes, else leaves it")
+        }
+        Partition::Neither => {
+            "cut off from all peers: leaves it, also when the peer is dead and not cut off".to_owned()
+        }
+    }
 }
 
 /// What is valid and still worth a look. Depends on this machine where it says "here".
@@ -167,12 +255,13 @@ fn warnings(config: &Config) -> Vec<Warning> {
                 "add a [[balancer]]",
             );
         }
-        for address in vip.addresses.iter().filter(|address| address.prefix != 32) {
+        for address in vip.addresses.iter().filter(|a| a.prefix != if a.ip.is_ipv4() { 32 } else { 128 }) {
             warn(
                 format!("vip {name}: {}/{} is added without a route to its network", address.ip, address.prefix),
-                "use /32; the interface's own address has the network",
+                "use /32, for IPv6 /128; the interface's own address has the network",
             );
         }
+        protocol(config, vip, &mut warn);
     }
     unused(config, &mut warn);
     for check in &config.checks {
@@ -192,20 +281,80 @@ fn warnings(config: &Config) -> Vec<Warning> {
     warnings
 }
 
+/// What is allowed and seldom meant, of how a unit is held.
+fn protocol(config: &Config, vip: &Vip, warn: &mut impl FnMut(String, &str)) {
+    let (name, vrrp) = (&vip.name, &vip.vrrp);
+    if vip.group && vip.members.len() == 1 {
+        warn(
+            format!("group {name}: {} is its only member", vip.members.first().map_or("", |m| m.name.as_str())),
+            "give the other vips the same group, or remove it",
+        );
+    }
+    if vrrp.priority == Priority::OWNER {
+        warn(
+            format!(
+                "vip {name}: priority 255 is that of the address's owner: it takes the address at its start without \
+                 listening, preempts always, and no weight lowers it"
+            ),
+            "use 254 unless the address is this host's own for good",
+        );
+    }
+    if vrrp.rivals.contains(&vrrp.priority.get()) {
+        let equal = if config.cluster.is_some() {
+            "with [cluster] the node with the larger name waits at the next lower one"
+        } else {
+            "without [cluster] only a jitter by address keeps both from taking over at once"
+        };
+        warn(
+            format!("vip {name}: another node has priority {} too; {equal}", vrrp.priority),
+            "give each node its own: 254, 253, …",
+        );
+    }
+    if !vrrp.accept {
+        warn(
+            format!("vip {name}: accept = false drops what is sent to the addresses, also for a balancer of this host"),
+            "fine for a router that only forwards; a load balancer needs accept = true",
+        );
+    }
+    if vrrp.partition == Partition::Neither {
+        warn(
+            format!("vip {name}: partition = \"neither\": if the peer dies as a whole, nobody takes over"),
+            "use \"gateway\", or \"both\", unless two owners are worse than none",
+        );
+    }
+    if vip.legs.iter().any(|leg| leg.vmac) {
+        warn(
+            format!("vip {name}: vmac = true sends frames from 00:00:5e:00:01:VRID (IPv6 00:00:5e:00:02:VRID)"),
+            "switches with port security, hypervisors and clouds drop foreign source addresses: allow them there",
+        );
+    }
+    if vip.legs.iter().any(|leg| leg.peers.is_empty()) && vip.legs.iter().any(|leg| !leg.peers.is_empty()) {
+        warn(
+            format!("vip {name}: some of its members speak by multicast, others to peers"),
+            "fine if meant; a network that drops multicast silences the former",
+        );
+    }
+}
+
 /// What nothing refers to.
 fn unused(config: &Config, warn: &mut impl FnMut(String, &str)) {
-    for (at, check) in config.checks.iter().enumerate() {
-        if !config.vips.iter().any(|vip| vip.checks.iter().any(|id| usize::from(id.0) == at)) {
-            warn(format!("check {}: no vip depends on it", check.name), "name it in a vip's checks, or remove it");
+    let (mut checks, mut balancers) = (HashSet::new(), HashSet::new());
+    for vip in &config.vips {
+        checks.extend(vip.checks.iter().copied().chain(vip.vrrp.gateway));
+        balancers.extend(vip.balancers.iter().copied());
+        for track in &vip.tracks {
+            match track.what {
+                Tracked::Check(id) => drop(checks.insert(id)),
+                Tracked::Balancer(id) => drop(balancers.insert(id)),
+                Tracked::Interface { .. } => {}
+            }
         }
     }
-    for (at, balancer) in config.balancers.iter().enumerate() {
-        if !config.vips.iter().any(|vip| vip.balancers.iter().any(|id| usize::from(id.0) == at)) {
-            warn(
-                format!("balancer {}: no vip depends on it", balancer.name),
-                "name it in a vip's balancer, or remove it",
-            );
-        }
+    for (_, check) in (0..).map(CheckId).zip(&config.checks).filter(|(id, _)| !checks.contains(id)) {
+        warn(format!("check {}: no vip depends on it", check.name), "name it in a vip's checks, or remove it");
+    }
+    for (_, balancer) in (0..).map(BalancerId).zip(&config.balancers).filter(|(id, _)| !balancers.contains(id)) {
+        warn(format!("balancer {}: no vip depends on it", balancer.name), "name it in a vip's balancer, or remove it");
     }
 }
 
@@ -213,6 +362,15 @@ fn unused(config: &Config, warn: &mut impl FnMut(String, &str)) {
 fn machine(config: &Config, warn: &mut impl FnMut(String, &str)) {
     let mut interfaces: Vec<_> = config.vips.iter().flat_map(|vip| &vip.legs).map(|leg| &leg.interface).collect();
     interfaces.extend(config.vips.iter().flat_map(|vip| vip.addresses.iter().map(|address| &address.interface)));
+    interfaces.extend(config.vips.iter().flat_map(|vip| vip.routes.iter().map(|route| &route.interface)));
+    interfaces.extend(config.vips.iter().flat_map(|vip| &vip.tracks).filter_map(|track| match &track.what {
+        Tracked::Interface { name, .. } => Some(name),
+        _ => None,
+    }));
+    interfaces.extend(config.checks.iter().filter_map(|check| match &check.probe {
+        Probe::Gateway { interface, .. } => interface.as_ref(),
+        _ => None,
+    }));
     interfaces.sort();
     interfaces.dedup();
     for interface in interfaces {
@@ -284,5 +442,82 @@ mod tests {
         {
             assert!(texts.iter().any(|text| text.contains(part)), "{part}: {texts:?}");
         }
+    }
+
+    fn of(head: &str, addresses: &str, vrrp: &str, rest: &str) -> Config {
+        let text = format!(
+            "[node]\nname = \"a\"\n{head}\n[[vip]]\nname = \"v\"\naddresses = {addresses}\n\
+             vrrp = {{ interface = \"nosuch0\", vrid = 1, {vrrp} }}\n{rest}"
+        );
+        config::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    #[test]
+    fn the_legs_of_a_vip_are_told_with_the_size_of_their_adverts() {
+        let both = "[\"192.0.2.1/32\", \"2001:db8::1/128\"]";
+        let config = of("", both, "priority = 254", "");
+        let text = promise(&config, &config.vips[0]);
+        for part in [
+            "vip v: 192.0.2.1/32, 2001:db8::1/128, fe80::200:5eff:fe00:201/128; priority 254",
+            "IPv4: VRID 1 on nosuch0, VRRPv3 by multicast; 1 address in an advert of 32 bytes, MTU 1500 assumed",
+            "IPv6: VRID 1 on nosuch0, VRRPv3 by multicast; 2 addresses in an advert of 80 bytes, MTU 1500 assumed",
+            "cut off from all peers: takes it",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let v2 = of("", both, "priority = 100, version = 2, peers = [\"10.0.0.2\", \"fe80::2\"], min_ttl = 254", "");
+        let text = promise(&v2, &v2.vips[0]);
+        for part in
+            ["VRRPv2 to 10.0.0.2 (TTL at least 254)", "VRRPv3 to fe80::2", "gives it away, skew of VRRPv2", "609ms"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_group_is_told_once_with_its_members() {
+        let second = "group = \"edge\"\n[[vip]]\nname = \"w\"\ngroup = \"edge\"\naddresses = [\"10.2.0.1/32\"]\n\
+                      vrrp = { interface = \"nosuch1\", vrid = 1, priority = 254 }\n";
+        let config = of("", "[\"192.0.2.1/32\"]", "priority = 254", second);
+        let text = summary(Path::new("f"), &config, &[]);
+        assert!(text.contains("2 VIPs") && text.contains("group edge (v, w): 192.0.2.1/32, 10.2.0.1/32"), "{text}");
+        assert!(text.contains("VRID 1 on nosuch0") && text.contains("VRID 1 on nosuch1"), "{text}");
+    }
+
+    #[test]
+    fn what_is_seldom_meant_is_a_warning() {
+        let check = "[[check]]\nname = \"c\"\ntcp = \"127.0.0.1:80\"";
+        let one = "[\"192.0.2.1/32\"]";
+        for (vrrp, rest, part) in [
+            ("priority = 255", "", "priority 255 is that of the address's owner"),
+            (
+                "priority = 254, rivals = [254]",
+                "",
+                "another node has priority 254 too; without [cluster] only a jitter",
+            ),
+            ("priority = 254, accept = false", "", "accept = false drops"),
+            ("priority = 254, vmac = true", "", "vmac = true sends frames"),
+            ("priority = 254", "group = \"g\"", "group g: v is its only member"),
+        ] {
+            let texts: Vec<String> = warnings(&of(check, one, vrrp, rest)).into_iter().map(|w| w.text).collect();
+            assert!(texts.iter().any(|text| text.contains(part)), "{part}: {texts:?}");
+        }
+        let plain: Vec<String> = warnings(&of(check, one, "priority = 254", "")).into_iter().map(|w| w.text).collect();
+        for part in ["255", "another node", "accept", "vmac", "only member", "partition"] {
+            assert!(!plain.iter().any(|text| text.contains(part)), "{part}: {plain:?}");
+        }
+    }
+
+    #[test]
+    fn a_weight_is_told_with_the_priority_that_it_leaves() {
+        let check = "[[check]]\nname = \"c\"\ntcp = \"127.0.0.1:80\"";
+        let track = "track = [{ check = \"c\", weight = -20 }, { interface = \"nosuch1\", up_delay = \"2s\" }]";
+        let config = of(check, "[\"192.0.2.1/32\"]", "priority = 254, rivals = [253]", track);
+        let text = promise(&config, &config.vips[0]);
+        assert!(text.contains("track: without check c priority 254 becomes 234"), "{text}");
+        assert!(text.contains("track: without interface nosuch1 (up after 2s, down after 0ms) this node"), "{text}");
+        assert!(!text.contains("detect: c"), "{text}");
+        let texts: Vec<String> = warnings(&config).into_iter().map(|w| w.text).collect();
+        assert!(!texts.iter().any(|text| text.contains("no vip depends on it")), "{texts:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::wire::EventLine;
 use holdfast_node::journal::{Kind, Severity};
-use holdfast_node::status::{CheckStatus, PeerStatus, Status, Verdict, VipStatus};
+use holdfast_node::status::{CheckStatus, LegStatus, PeerStatus, Status, Verdict, VipStatus};
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, SystemTime};
 
@@ -104,6 +104,7 @@ fn vips(vips: &[VipStatus]) -> String {
     let rows = vips.iter().map(|vip| {
         vec![
             vip.name.clone(),
+            vip.group.clone().unwrap_or_default(),
             vip.state.clone(),
             age(vip.age_ms),
             vip.owner.clone().unwrap_or_else(|| "?".to_owned()),
@@ -116,15 +117,25 @@ fn vips(vips: &[VipStatus]) -> String {
             vip.addresses.iter().map(|a| a.address.clone()).collect::<Vec<_>>().join(" "),
         ]
     });
-    let mut text = table(&["VIP", "STATE", "SINCE", "OWNER", "FITNESS", "PRIORITY", "ADDRESSES"], rows);
+    let mut text = table(&["VIP", "GROUP", "STATE", "SINCE", "OWNER", "FITNESS", "PRIORITY", "ADDRESSES"], rows);
+    let mut told = None;
     for vip in vips {
         let mut line = |what: &str| text.push_str(&format!("  {}: {}\n", vip.name, one_line(what)));
-        if !vip.reasons.is_empty() {
-            line(&vip.reasons.join("; "));
+        for leg in vip.legs.iter().filter(|leg| !plain_leg(leg, vip)) {
+            line(&on_the_wire(leg));
         }
+        // The VIPs of a group share their fate, and the reasons for it: said with the first of them.
+        let again = vip.group.is_some() && told == vip.group.as_ref();
+        told = vip.group.as_ref();
         for address in vip.addresses.iter().filter(|a| a.present != (vip.state == "active")) {
             let is = if address.present { "is" } else { "is not" };
             line(&format!("{} {is} on {}", address.address, address.interface));
+        }
+        if again {
+            continue;
+        }
+        if !vip.reasons.is_empty() {
+            line(&vip.reasons.join("; "));
         }
         // An owner hears nobody; what it heard before it became the owner only confuses.
         if let Some(heard) = vip.heard.as_ref().filter(|h| vip.state != "active" || h.age_ms < vip.age_ms) {
@@ -140,6 +151,37 @@ fn vips(vips: &[VipStatus]) -> String {
                 ("unknown", None) => format!("{} has said nothing yet", view.name),
                 (role, at) => format!("{} says {role}, {}, {} ago", view.name, view.fitness, optional_age(at)),
             });
+        }
+    }
+    text
+}
+
+/// Multicast VRRPv3 over IPv4 with the RFC's checksum, and nothing else: what needs no words.
+fn plain_leg(leg: &LegStatus, vip: &VipStatus) -> bool {
+    vip.legs.len() == 1
+        && (leg.family.as_str(), leg.version, leg.checksum.as_str()) == ("ipv4", 3, "message")
+        && leg.peers.is_empty()
+        && leg.checksum_mismatch.is_none()
+}
+
+/// `IPv6 by VRRPv3, VRID 10 on eth0, from fe80::1 to fe80::2`.
+fn on_the_wire(leg: &LegStatus) -> String {
+    let family = match leg.family.as_str() {
+        "ipv4" => "IPv4",
+        "ipv6" => "IPv6",
+        other => other,
+    };
+    let source = leg.source.as_deref().map_or_else(|| "no source yet".to_owned(), |source| format!("from {source}"));
+    let to = if leg.peers.is_empty() { "by multicast".to_owned() } else { format!("to {}", leg.peers.join(", ")) };
+    let mut text = format!("{family} by VRRPv{}, VRID {} on {}, {source} {to}", leg.version, leg.vrid, leg.interface);
+    // The others have one form only.
+    if (family, leg.version) == ("IPv4", 3) {
+        text.push_str(match leg.checksum.as_str() {
+            "pseudo-header" => ", checksum with pseudo-header",
+            _ => ", checksum as RFC 9568",
+        });
+        if let Some(mismatch) = &leg.checksum_mismatch {
+            text.push_str(&format!(", but {} sends it as {}", mismatch.peer, mismatch.form));
         }
     }
     text
@@ -356,6 +398,66 @@ PEER  REACHABLE  HEARD  ADDRESS
 lb1   no         never  10.1.0.11:7712
 ";
         assert_eq!(super::status(&status), expected);
+    }
+
+    fn vip(name: &str, legs: Vec<LegStatus>) -> VipStatus {
+        VipStatus {
+            name: name.to_owned(),
+            group: Some("edge".to_owned()),
+            state: "active".to_owned(),
+            owner: Some("lb1".to_owned()),
+            age_ms: 1_000,
+            addresses: Vec::new(),
+            priority: 254,
+            configured_priority: 254,
+            interface: "eth0".to_owned(),
+            vrid: 10,
+            legs,
+            interval_ms: 100,
+            fitness: "fit".to_owned(),
+            fitness_age_ms: 5,
+            fail_open: false,
+            reasons: vec!["this node owns it".to_owned()],
+            peers: Vec::new(),
+            heard: None,
+            role_epoch: 1,
+        }
+    }
+
+    #[test]
+    fn a_group_and_its_legs_are_shown_and_its_reasons_once() {
+        use holdfast_node::status::ChecksumMismatch;
+        let leg = |family: &str, version, peers: &[&str], checksum: &str| LegStatus {
+            family: family.to_owned(),
+            version,
+            interface: "eth0".to_owned(),
+            vrid: 10,
+            source: Some("192.0.2.11".to_owned()),
+            peers: peers.iter().map(|&peer| peer.to_owned()).collect(),
+            checksum: checksum.to_owned(),
+            checksum_mismatch: None,
+        };
+        let mut odd = leg("ipv4", 3, &[], "message");
+        odd.checksum_mismatch =
+            Some(ChecksumMismatch { peer: "192.0.2.12".to_owned(), form: "pseudo-header".to_owned() });
+        let six = LegStatus { source: None, ..leg("ipv6", 3, &["fe80::2", "fe80::3"], "pseudo-header") };
+        let text = vips(&[
+            vip("web", vec![odd, six]),
+            vip("mail", vec![leg("ipv4", 2, &[], "message")]),
+            vip("plain", vec![leg("ipv4", 3, &[], "message")]),
+        ]);
+        let expected = "\
+VIP    GROUP  STATE   SINCE  OWNER  FITNESS  PRIORITY
+web    edge   active  1.0s   lb1    fit      254
+mail   edge   active  1.0s   lb1    fit      254
+plain  edge   active  1.0s   lb1    fit      254
+  web: IPv4 by VRRPv3, VRID 10 on eth0, from 192.0.2.11 by multicast, checksum as RFC 9568, but 192.0.2.12 sends it \
+as pseudo-header
+  web: IPv6 by VRRPv3, VRID 10 on eth0, no source yet to fe80::2, fe80::3
+  web: this node owns it
+  mail: IPv4 by VRRPv2, VRID 10 on eth0, from 192.0.2.11 by multicast
+";
+        assert_eq!(text, expected);
     }
 
     fn line(cause: Option<u64>, suppressed: u64, kind: Kind) -> EventLine {

@@ -60,7 +60,8 @@ pub(super) struct VipItem {
     addresses: Vec<VipAddress>,
     /// Without the derived one.
     own: Vec<IpAddr>,
-    balancer: Option<BalancerId>,
+    /// With whether it's named or the default.
+    balancer: Option<(BalancerId, bool)>,
     checks: Checks,
     tracks: Vec<TrackRead>,
     announce: AnnounceConfig,
@@ -181,7 +182,7 @@ pub(super) fn vip(table: &Table<'_>, known: &Known<'_>, sink: &mut Sink) -> VipR
             peers: leg.peers.clone(),
             place: vrid_place.clone(),
             addresses_place: addresses_place.clone(),
-            packet_len: units::packet_len(leg),
+            packet_len: crate::config::packet_len(leg),
         }));
     }
     let own: Vec<IpAddr> = addresses.all.iter().flatten().map(|a| a.ip).collect();
@@ -205,7 +206,7 @@ pub(super) fn vip(table: &Table<'_>, known: &Known<'_>, sink: &mut Sink) -> VipR
             legs: legs?.legs,
             addresses: addresses.all?,
             own,
-            balancer: balancer?,
+            balancer: balancer?.map(|id| (id, table.get("balancer").is_some())),
             checks: checks?,
             tracks: tracks?,
             announce: announce?,

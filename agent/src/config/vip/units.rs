@@ -4,27 +4,9 @@ use super::weights::Proof;
 use super::{Checks, Known, TrackRead, VipItem, VipRead, track};
 use crate::config::duration::show;
 use crate::config::tree::{Place, Sink};
-use holdfast_node::config::{CheckId, Leg, Member, Name, Track, Tracked, Vip};
-use holdfast_vrrp::{Addresses, ChecksumMode, Family, LegConfig, Priority, Transport};
+use holdfast_node::config::{BalancerId, CheckId, Member, Name, Track, Tracked, Vip};
+use holdfast_vrrp::Priority;
 use std::collections::{HashMap, HashSet};
-
-/// A leg's advert as a packet: message and IP header.
-pub(super) fn packet_len(leg: &Leg) -> usize {
-    let header = match leg.family {
-        Family::V4 => 20,
-        Family::V6 => 40,
-    };
-    // A leg that is too long was refused already.
-    let Ok(addresses) = Addresses::new(leg.advertised.iter().copied()) else { return 0 };
-    let config = LegConfig {
-        vrid: leg.vrid,
-        version: leg.version,
-        addresses,
-        transport: Transport::Multicast,
-        checksum: ChecksumMode::Auto,
-    };
-    config.message_len() + header
-}
 
 /// All units in the order of their first VIPs; `None` if anything of any VIP is wrong.
 pub(in crate::config) fn units(vips: Vec<VipRead>, known: &Known<'_>, sink: &mut Sink) -> Option<Vec<Vip>> {
@@ -153,7 +135,7 @@ fn depends(
     tracks: &[TrackRead],
     known: &Known<'_>,
     sink: &mut Sink,
-) -> (Vec<holdfast_node::config::BalancerId>, Vec<CheckId>) {
+) -> (Vec<BalancerId>, Vec<CheckId>) {
     let weighed = |what: &Tracked| tracks.iter().find(|t| t.track.weight.is_some() && t.track.what == *what);
     let (mut balancers, mut checks) = (Once::default(), Once::default());
     for (vip, item) in items {
@@ -164,10 +146,10 @@ fn depends(
             let what = format!("is weighed here, but {name} of the same group {what}");
             sink.at(&weighed.place, what);
         };
-        if let Some(id) = item.balancer {
+        if let Some((id, named)) = item.balancer {
             match weighed(&Tracked::Balancer(id)) {
                 None => balancers.push(id),
-                Some(weighed) if own(weighed) => {}
+                Some(weighed) if !named || own(weighed) => {}
                 Some(weighed) => refuse(weighed, "has it as its balancer, which must be well"),
             }
         }
