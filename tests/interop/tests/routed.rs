@@ -89,7 +89,7 @@ fn unicast_adverts_that_lost_a_hop_are_refused_and_counted_by_default() -> Resul
     one.becomes("active", SOON)?;
     // It hears nobody that it may believe.
     two.becomes("active", SOON)?;
-    let refused = wait_for(SOON, STEP, || Ok(two.counter("adverts_refused_ttl")? >= 5))?;
+    let refused = wait_for(SOON, STEP, || Ok(two.counter("adverts_refused_ttl_below_minimum")? >= 5))?;
     ensure!(refused, "{}", two.status()?["counters"]);
     ensure!(two.counter("adverts_received")? == 0, "{}", two.status()?["counters"]);
     Ok(())
