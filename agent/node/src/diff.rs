@@ -17,8 +17,15 @@ use std::time::{Duration, Instant};
 
 /// Kernel lifetime of our addresses: they vanish by themselves when nobody refreshes them any more.
 pub const LIFETIME: Duration = Duration::from_secs(2);
+/// The same for IPv6, where each refresh makes the kernel report all its multicast groups again and walk through them:
+/// rarer, and still gone within 3 s (DESIGN section 4, invariant 7).
+pub const LIFETIME_V6: Duration = Duration::from_secs(3);
 /// How often they are refreshed.
 pub const REFRESH: Duration = Duration::from_millis(500);
+/// The same for IPv6.
+pub const REFRESH_V6: Duration = Duration::from_secs(1);
+/// What the addition of an IPv6 address costs, in those of IPv4.
+const COST_V6: usize = 10;
 /// Additions and refreshes in one turn; the rest follows [`BATCH_PAUSE`] later, so that adverts go out between.
 pub const BATCH: usize = 100;
 /// See [`BATCH`].
@@ -87,6 +94,8 @@ struct Held {
     ours: bool,
     refreshed: Option<Instant>,
     in_flight: u32,
+    /// The kernel's own word of it came since it was added.
+    confirmed: bool,
     /// A removal of ours: its event is no surprise until then (`None` while the removal is on its way).
     removing: bool,
     /// The event of that removal was already seen.
@@ -227,23 +236,28 @@ pub fn diff(wanted: &Wanted, actual: &Actual, now: Instant) -> Diff {
         let held = actual.addresses.get(&key).copied().unwrap_or_default();
         let refreshed = held.refreshed.filter(|_| held.present && held.ours);
         match refreshed {
-            Some(at) if now < at + REFRESH => later(at + REFRESH),
+            Some(at) if now < at + pace(key.1).1 => later(at + pace(key.1).1),
             _ if may(RetryKey::Add(key), &mut later) => due.push((refreshed, key)),
             _ => {}
         }
     }
     // What isn't there comes first, then what was refreshed longest ago.
     due.sort_unstable();
-    if due.len() > BATCH {
-        later(now + BATCH_PAUSE);
-    }
-    for (refreshed, key) in due.into_iter().take(BATCH) {
+    let mut left = BATCH;
+    for (refreshed, key) in due {
         let (ifindex, ip, prefix) = key;
-        diff.steps.push(Step::AddAddress { ifindex, ip, prefix, lifetime: LIFETIME });
+        let cost = if ip.is_ipv6() { COST_V6 } else { 1 };
+        let Some(rest) = left.checked_sub(cost) else {
+            later(now + BATCH_PAUSE);
+            break;
+        };
+        left = rest;
+        let (lifetime, refresh) = pace(ip);
+        diff.steps.push(Step::AddAddress { ifindex, ip, prefix, lifetime });
         if refreshed.is_none() {
             diff.added.push(key);
         }
-        later(now + REFRESH);
+        later(now + refresh);
     }
 
     for (&route, _) in wanted.routes.iter().filter(|(route, free)| **free && !actual.routes.has(route)) {
@@ -270,12 +284,18 @@ pub fn diff(wanted: &Wanted, actual: &Actual, now: Instant) -> Diff {
     diff
 }
 
+/// How long an address lives in the kernel, and how often it is refreshed.
+fn pace(ip: IpAddr) -> (Duration, Duration) {
+    if ip.is_ipv6() { (LIFETIME_V6, REFRESH_V6) } else { (LIFETIME, REFRESH) }
+}
+
 impl Actual {
     /// Counts a step as done; [`Self::done`] corrects if it fails.
     pub fn issued(&mut self, step: &Step, now: Instant) {
         match step {
             Step::AddAddress { ifindex, ip, prefix, .. } => {
                 let held = self.addresses.entry((*ifindex, *ip, *prefix)).or_default();
+                held.confirmed &= held.present;
                 held.present = true;
                 held.ours = true;
                 held.refreshed = Some(now);
@@ -372,13 +392,15 @@ impl Actual {
         }
     }
 
-    /// The kernel has this address (an event or a dump).
-    pub fn seen(&mut self, key: Key) {
+    /// The kernel has this address (an event or a dump). True: this is the first word of one that we added.
+    pub fn seen(&mut self, key: Key) -> bool {
         let held = self.addresses.entry(key).or_default();
         // A removal on its way, or one whose event is still to come, isn't undone by the news of the addition before it.
-        if !held.removing {
-            held.present = true;
+        if held.removing {
+            return false;
         }
+        held.present = true;
+        !std::mem::replace(&mut held.confirmed, true) && held.ours
     }
 
     /// We added it in a former run: it may be removed.

@@ -75,9 +75,11 @@ impl Node {
     pub(crate) fn on_address(&mut self, address: Address) {
         let key = (address.ifindex, address.ip, address.prefix);
         if address.marked || self.managed.contains(&address.ip) {
-            if !self.actual.present(&key) {
-                self.actual.seen(key);
-                self.reconcile_due = true;
+            self.reconcile_due |= !self.actual.present(&key);
+            // An IPv6 address is acknowledged before the kernel answers for it; the event comes when it does. What was
+            // announced at once may have made a neighbour ask in vain.
+            if self.actual.seen(key) && key.1.is_ipv6() && self.announced.insert((key.0, key.1)) {
+                self.announcements.push_back((key.0, key.1));
             }
             return;
         }

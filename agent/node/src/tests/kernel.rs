@@ -205,3 +205,28 @@ fn hooks_run_at_active_and_backup_with_the_reason() {
     let runs: Vec<String> = lab.hosts[0].log.iter().filter_map(run).collect();
     assert_eq!(runs, ["active", "fault"]);
 }
+
+#[test]
+fn an_ipv6_address_is_announced_again_when_the_kernel_answers_for_it_and_lives_three_seconds() {
+    let mut lab = Lab::new(&[254], false);
+    let six: IpAddr = "2001:db8::10".parse().expect("an address");
+    let address = VipAddress { ip: six, prefix: 128, interface: eth0(), advertise: false, derived: false };
+    lab.hosts[0].config.vips[0].addresses.push(address);
+    lab.start(0);
+    let active = |lab: &Lab| lab.node(0).vips[0].router.state() == holdfast_vrrp::State::Active;
+    while !active(&lab) {
+        lab.run(Duration::from_micros(100));
+    }
+    lab.run(ms(10));
+    let log = lab.log_since(0, Duration::ZERO);
+    let announced =
+        |ip: IpAddr| log.iter().filter(|o| matches!(o, Output::Step(Step::Announce { ip: a, .. }) if *a == ip)).count();
+    assert_eq!((announced(six), announced(VIP)), (2, 1), "the kernel's event comes after the acknowledgement");
+    let lifetime = |ip: IpAddr| {
+        log.iter().find_map(|o| match o {
+            Output::Step(Step::AddAddress { ip: a, lifetime, .. }) if *a == ip => Some(*lifetime),
+            _ => None,
+        })
+    };
+    assert_eq!((lifetime(six), lifetime(VIP)), (Some(ms(3_000)), Some(ms(2_000))));
+}
