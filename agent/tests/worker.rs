@@ -2,7 +2,7 @@
 
 use holdfast::keeper::channel::{End, KeeperEnd, Received};
 use holdfast::os::fdpass;
-use holdfast_node::keeper::ipc::{ExecResult, ToKeeper, ToWorker, VipRecord};
+use holdfast_node::keeper::ipc::{ExecResult, ToKeeper, ToWorker, Undo, VipRecord};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
@@ -21,6 +21,11 @@ struct Host {
 
 impl Host {
     fn new(vip: &str) -> Self {
+        Self::with("", vip)
+    }
+
+    /// With more keys in `vrrp`, and more of the VIP and what follows it.
+    fn with(vrrp: &str, vip: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("hfwk{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let dir = std::env::temp_dir().join(&name);
@@ -32,12 +37,30 @@ impl Host {
         host.ip("address add 10.0.0.1/24 dev eth0");
         host.ip("link set eth0 up");
         host.ip("link set far0 up");
+        host.configure(vrrp, vip);
+        host
+    }
+
+    fn configure(&self, vrrp: &str, vip: &str) {
         let config = format!(
             "[node]\nname = \"a\"\n\n[[vip]]\nname = \"web\"\naddresses = [\"{VIP}/32\"]\n\
-             vrrp = {{ interface = \"eth0\", vrid = 10, priority = 254, interval = \"100ms\" }}\n{vip}"
+             vrrp = {{ interface = \"eth0\", vrid = 10, priority = 254, interval = \"100ms\"{vrrp} }}\n{vip}"
         );
-        std::fs::write(host.dir.join("holdfast.toml"), config).expect("writable");
-        host
+        std::fs::write(self.dir.join("holdfast.toml"), config).expect("writable");
+    }
+
+    /// What a program says in the namespace, also if it fails.
+    fn says(&self, words: &[&str]) -> String {
+        let output = Command::new("ip").args(["netns", "exec", &self.namespace]).args(words).output();
+        String::from_utf8_lossy(&output.expect("it starts").stdout).into_owned()
+    }
+
+    fn has_rule(&self) -> bool {
+        self.ip("rule show priority 1000").contains("lookup 100")
+    }
+
+    fn has_route(&self) -> bool {
+        self.says(&["ip", "route", "show", "table", "100"]).contains("10.0.0.254")
     }
 
     fn ip(&self, arguments: &str) -> String {
@@ -295,4 +318,79 @@ fn without_a_greeting_answered_the_worker_takes_nothing() {
     worker.keeper = None;
     assert!(!worker.ends().success());
     assert!(!host.has_vip());
+}
+
+const ROUTED: &str = "routes = [{ to = \"default\", via = \"10.0.0.254\", interface = \"eth0\", table = 100, source = \"192.0.2.10\" }]\n\
+                      rules = [{ from = \"192.0.2.10/32\", table = 100, priority = 1000 }]\n";
+
+/// Until it is there again after somebody took it away; how long that took is printed.
+fn put_back(host: &Host, what: &str, take_away: &[&str], there: impl Fn() -> bool) {
+    host.until(what, &there);
+    let begin = Instant::now();
+    host.says(take_away);
+    host.until(what, there);
+    println!("{what}: back {:?} after the command to remove it began", begin.elapsed());
+}
+
+#[test]
+fn what_somebody_takes_away_of_a_vip_is_put_back_and_a_stop_leaves_nothing() {
+    let host = Host::with(", accept = false", ROUTED);
+    let mut worker = Worker::start(&host);
+    worker.boot(&[]);
+    let record = worker.record(|r| r.active && r.undo.len() == 3);
+    assert!(matches!(record.undo[..], [Undo::Rule(_), Undo::Route(_), Undo::Address(_)]), "{:?}", record.undo);
+    put_back(&host, "the rule", &["ip", "rule", "del", "priority", "1000"], || host.has_rule());
+    put_back(&host, "the route", &["ip", "route", "flush", "table", "100"], || host.has_route());
+    let address = ["ip", "address", "del", "192.0.2.10/32", "dev", "eth0"];
+    put_back(&host, "the address", &address, || host.has_vip() && host.has_route());
+    assert!(host.says(&["nft", "list", "table", "inet", "holdfast"]).contains(VIP));
+    host.ip("link set eth0 down");
+    host.until("all is gone with the link", || !host.has_vip() && !host.has_rule());
+    host.ip("link set eth0 up");
+    host.until("all is back with the link", || host.has_vip() && host.has_route() && host.has_rule());
+    let (_, events) = host.client(&["events", "--json"]);
+    assert!(events.contains("rule from 192.0.2.10/32 lookup 100 priority 1000"), "{events}");
+    worker.keeper().send(&ToWorker::Stop { deadline: Duration::from_secs(5) }, None).expect("sent");
+    assert!(worker.ends().success());
+    assert!(!host.has_vip() && !host.has_route() && !host.has_rule());
+    assert_eq!(host.says(&["nft", "list", "tables"]), "", "the packet filter is as it was");
+}
+
+#[test]
+fn what_a_killed_worker_left_and_its_successor_does_not_want_is_removed() {
+    let host = Host::with(", accept = false", ROUTED);
+    let mut first = Worker::start(&host);
+    first.boot(&[]);
+    host.until("all is there", || host.has_vip() && host.has_route() && host.has_rule());
+    drop(first);
+    assert!(host.has_route() && host.has_rule());
+    host.configure("", "");
+    let mut second = Worker::start(&host);
+    second.boot(&[]);
+    host.until("nothing is left", || !host.has_route() && !host.has_rule());
+    host.until("the packet filter is as it was", || host.says(&["nft", "list", "tables"]).is_empty());
+}
+
+#[test]
+fn a_virtual_mac_needs_what_the_parent_lacks_then_has_the_address_and_goes_at_stop() {
+    let host = Host::with(", vmac = true", "");
+    let mut worker = Worker::start(&host);
+    worker.boot(&[]);
+    host.until("the refusal is said in words", || {
+        let (_, events) = host.client(&["events", "--json"]);
+        events.contains("net.ipv4.conf.eth0.arp_ignore must be at least 1")
+    });
+    assert!(!host.has_vip(), "not on the parent");
+    for setting in ["net.ipv4.conf.eth0.arp_ignore=1", "net.ipv4.conf.eth0.arp_announce=2"] {
+        host.says(&["sysctl", "-q", "-w", setting]);
+    }
+    let devices = || host.ip("-o address show").lines().filter(|line| line.contains(VIP)).map(str::to_owned).collect();
+    host.until("the address is on the device", || {
+        let devices: Vec<String> = devices();
+        devices.len() == 1 && devices[0].contains(": hf") && devices[0].contains(".10 ")
+    });
+    worker.keeper().send(&ToWorker::Stop { deadline: Duration::from_secs(5) }, None).expect("sent");
+    assert!(worker.ends().success());
+    assert_eq!(devices(), Vec::<String>::new());
+    assert!(!host.ip("-o link show").contains(": hf"), "{}", host.ip("-o link show"));
 }
