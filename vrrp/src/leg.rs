@@ -44,7 +44,7 @@ pub enum Transport {
 /// Which checksum to send with VRRPv3 over IPv4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ChecksumMode {
-    /// As RFC 9568 until the peers are heard, then as they do.
+    /// As RFC 9568 until the peers are heard, then as they do; both where they differ among themselves.
     #[default]
     Auto,
     /// The message only.

@@ -19,6 +19,7 @@
 //!   resignations could postpone a takeover for ever);
 //! - a waiting router adds less than one priority step of the skew by its address ([`jitter`](crate::timing::jitter)),
 //!   so that equals don't fire together;
+//! - a Backup that follows one Active doesn't let a lesser one's shorter interval bring its deadline forward;
 //! - `preempt_delay`, which holds only while a lower one is Active;
 //! - an Active at [`Priority::LAST_RESORT`] is preempted whatever `preempt` and `preempt_delay` say: a node that failed
 //!   always yields to one that is well.

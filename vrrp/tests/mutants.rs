@@ -16,7 +16,7 @@ use holdfast_vrrp::{Family, Input, Output, Router, RouterConfig, State, Transpor
 /// A guard's name, and the behaviour that it stands for.
 type Check = (&'static str, fn() -> bool);
 
-const CHECKS: [Check; 13] = [
+const CHECKS: [Check; 14] = [
     ("ttl-check", a_packet_from_beyond_the_segment_is_refused),
     ("checksum", a_packet_with_a_flipped_bit_is_refused),
     ("last-advert-of-the-loser", the_winner_of_a_healed_partition_announces_again),
@@ -30,6 +30,7 @@ const CHECKS: [Check; 13] = [
     ("last-resort-yield", a_node_that_failed_yields_without_preemption),
     ("lead-leg-tie-break", equals_are_decided_on_one_leg_only),
     ("checksum-auto", a_peer_is_answered_in_its_own_checksum),
+    ("follow-the-better", the_last_word_of_a_loser_does_not_hide_its_winner),
 ];
 
 #[test]
@@ -199,4 +200,18 @@ fn a_peer_is_answered_in_its_own_checksum() -> bool {
     let packets = packets.expect("a losing advert is answered");
     let group = Family::V4.group();
     holdfast_vrrp::wire::decode_message(&packets[0].payload, host(1), group).unwrap().1 == form
+}
+
+/// A winner that advertises each second, and a loser that did each 100 ms and says its last word after it.
+fn the_last_word_of_a_loser_does_not_hide_its_winner() -> bool {
+    let zero = time_zero();
+    let mut router = Router::new(config(cs(10), true), zero);
+    start(&mut router, zero, host(1), 100);
+    for second in 0..10 {
+        let at = zero + Duration::from_secs(second);
+        router.handle(at, heard(host(3), &advert(254, 100)));
+        router.handle(at + ms(1), heard(host(2), &advert(253, 10)));
+        router.handle(at + ms(600), Input::Timer);
+    }
+    router.state() == State::Backup
 }

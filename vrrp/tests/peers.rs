@@ -44,7 +44,7 @@ fn the_checksum_follows_the_peers_when_they_agree() {
     assert_eq!(router.checksum(LegId(0)), (PseudoHeader, None));
     let (_, resign) = router.resign_packets(LegId(0)).unwrap();
     assert_eq!(decode_message(&resign[0].payload, host(5), resign[0].destination).unwrap().1, PseudoHeader);
-    // One who speaks otherwise: back to what the RFC says, and it is told once.
+    // One who speaks otherwise: what the RFC says comes first again, and it is told once.
     let told = Notice::ChecksumMismatch { leg: LegId(0), peer: neighbour(1), its: PseudoHeader };
     assert_eq!(exchange(&mut router, zero, 2, Message), (Message, vec![told]));
     assert_eq!(exchange(&mut router, zero, 1, PseudoHeader), (Message, vec![]));
@@ -53,6 +53,31 @@ fn the_checksum_follows_the_peers_when_they_agree() {
     let later = zero + Duration::from_secs(300);
     assert_eq!(exchange(&mut router, later, 1, PseudoHeader), (PseudoHeader, vec![]));
     assert_eq!(router.checksum(LegId(0)), (PseudoHeader, None));
+}
+
+/// The forms in which a router sends to the group, when it has heard an advert with this checksum.
+fn forms_after(router: &mut Router, now: Instant, from: u8, form: ChecksumForm) -> Vec<ChecksumForm> {
+    let advert = advert_on(&leg(), 99, cs(10));
+    router.handle(now, Input::Advert { leg: LegId(0), source: neighbour(from), advert: &advert, form });
+    let outputs = drain(router);
+    let decoded = |packet: &holdfast_vrrp::Packet| decode_message(&packet.payload, host(5), packet.destination);
+    packets(&outputs)[0].iter().map(|packet| decoded(packet).unwrap().1).collect()
+}
+
+#[test]
+fn peers_that_differ_each_hear_their_own_checksum() {
+    use ChecksumForm::{Message, PseudoHeader};
+    let zero = time_zero();
+    let mut router = with_checksum(ChecksumMode::Auto, zero);
+    assert_eq!(forms_after(&mut router, zero, 1, Message), [Message]);
+    assert_eq!(forms_after(&mut router, zero, 2, PseudoHeader), [Message, PseudoHeader]);
+    let (_, resign) = router.resign_packets(LegId(0)).unwrap();
+    assert_eq!(resign.len(), 2, "the last word is for all of them too");
+    // The first one uses the other form a moment later: it follows its peers, as we do, and understands both.
+    assert_eq!(forms_after(&mut router, zero + ms(100), 1, PseudoHeader), [PseudoHeader]);
+    // Had it been set up anew in between, it might not.
+    let later = zero + Duration::from_secs(60);
+    assert_eq!(forms_after(&mut router, later, 1, Message), [Message, PseudoHeader]);
 }
 
 #[test]

@@ -17,6 +17,8 @@ pub(super) struct Backup {
     wait: Wait,
     /// When the last advert was heard that we gave way to.
     gave_way_at: Option<Instant>,
+    /// Its priority.
+    follows: Option<Priority>,
     /// The last advert that we mean to preempt.
     lower: Option<Heard>,
 }
@@ -30,7 +32,7 @@ enum Wait {
 
 impl Backup {
     pub(super) fn armed(now: Instant, active_interval: AdvertInterval, gave_way_at: Option<Instant>) -> Self {
-        Self { active_interval, armed_at: now, wait: Wait::ActiveDown, gave_way_at, lower: None }
+        Self { active_interval, armed_at: now, wait: Wait::ActiveDown, gave_way_at, follows: None, lower: None }
     }
 
     /// Waits a whole Active_Down from now.
@@ -46,7 +48,13 @@ impl Router {
             let resigned = Backup { armed_at: heard.at, wait: Wait::Skew { peer: heard.from }, ..backup };
             if self.down_at(resigned) < self.down_at(backup) { resigned } else { backup }
         } else if self.gives_way_to(heard) {
-            Backup::armed(heard.at, heard.interval, Some(heard.at))
+            let armed = Backup::armed(heard.at, heard.interval, Some(heard.at));
+            let next = Backup { follows: Some(heard.priority), ..armed };
+            // Beyond the RFC: of two that are Active the lesser one is about to give way. Its shorter interval must not
+            // make us believe that the better one is gone (the last word of a loser would, right after a change).
+            let lesser = backup.follows.is_some_and(|followed| heard.priority < followed);
+            let keeps = lesser && self.down_at(next) < self.down_at(backup) && !mutants::off("follow-the-better");
+            if keeps { backup } else { next }
         } else {
             // Discarded: the timer runs on, and at its end we preempt.
             Backup { lower: Some(heard), ..backup }

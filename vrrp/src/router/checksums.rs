@@ -12,56 +12,79 @@ const PEERS_MAX: usize = 16;
 /// For how long a form is remembered: a peer that was replaced by another make must not count for ever.
 const REMEMBERED_FOR: Duration = Duration::from_secs(300);
 
-/// The forms of the peers on one leg, and the one to send.
+/// Both forms within this time come from one that follows its peers as we do: it understands both.
+const TOGETHER: Duration = Duration::from_secs(10);
+
+/// The forms of the peers on one leg, and the ones to send.
 #[derive(Debug)]
 pub(super) struct Checksums {
     /// The leg's family and version know one form only.
     only: Option<ChecksumForm>,
     mode: ChecksumMode,
-    sent: ChecksumForm,
+    sent: &'static [ChecksumForm],
     peers: Vec<Peer>,
     /// Whether the present mismatch was told.
     told: bool,
 }
 
+/// When a peer last used each form.
 #[derive(Debug, Clone, Copy)]
 struct Peer {
     address: IpAddr,
-    form: ChecksumForm,
-    at: Instant,
+    message: Option<Instant>,
+    pseudo_header: Option<Instant>,
+}
+
+impl Peer {
+    fn heard(&self) -> Option<Instant> {
+        self.message.max(self.pseudo_header)
+    }
+
+    /// The form that it may be deaf without: the one it used last. `None`: it uses both.
+    fn needs(&self) -> Option<ChecksumForm> {
+        match (self.message, self.pseudo_header) {
+            (Some(message), Some(pseudo)) if message.max(pseudo) - message.min(pseudo) <= TOGETHER => None,
+            (message, pseudo) if message > pseudo => Some(ChecksumForm::Message),
+            _ => Some(ChecksumForm::PseudoHeader),
+        }
+    }
 }
 
 impl Checksums {
     pub(super) fn new(config: &LegConfig) -> Self {
-        let only = ChecksumForm::only(config.family(), config.version);
-        // All the room that it will ever need, so that an advert allocates nothing.
-        let room = if only.is_some() { 0 } else { PEERS_MAX };
         let mut checksums = Self {
-            only,
+            only: None,
             mode: config.checksum,
-            sent: ChecksumForm::Message,
-            peers: Vec::with_capacity(room),
+            sent: &[ChecksumForm::Message],
+            peers: Vec::with_capacity(PEERS_MAX),
             told: false,
         };
         checksums.set_mode(config);
         checksums
     }
 
-    /// Another mode, after a reload; what was learnt stays, and so do family and version.
+    /// Another mode, after a reload; what was learnt stays.
     pub(super) fn set_mode(&mut self, config: &LegConfig) {
+        self.only = ChecksumForm::only(config.family(), config.version);
         self.mode = config.checksum;
         self.sent = self.choose();
     }
 
-    /// The form to send.
-    pub(super) fn sent(&self) -> ChecksumForm {
+    /// The forms to send: each advert goes out once in each. Never empty.
+    pub(super) fn forms(&self) -> &'static [ChecksumForm] {
         self.sent
     }
 
-    /// A peer whose form isn't the one we send, the one heard last first.
+    /// The first of them.
+    pub(super) fn sent(&self) -> ChecksumForm {
+        self.sent.first().copied().unwrap_or(ChecksumForm::Message)
+    }
+
+    /// A peer whose form isn't the first that we send, the one heard last first.
     pub(super) fn mismatch(&self) -> Option<(IpAddr, ChecksumForm)> {
-        let others = self.peers.iter().filter(|peer| peer.form != self.sent);
-        others.max_by_key(|peer| peer.at).map(|peer| (peer.address, peer.form))
+        let others = self.peers.iter().filter_map(|peer| Some((peer, peer.needs()?)));
+        let others = others.filter(|(_, form)| *form != self.sent());
+        others.max_by_key(|(peer, _)| peer.heard()).map(|(peer, form)| (peer.address, form))
     }
 
     /// Takes a form that was heard; a mismatch that is worth telling, which each one is once.
@@ -74,29 +97,45 @@ impl Checksums {
         if self.only.is_some() {
             return None;
         }
-        self.peers.retain(|peer| peer.address != address && now.saturating_duration_since(peer.at) < REMEMBERED_FOR);
+        let known = self.peers.iter().find(|peer| peer.address == address).copied();
+        let mut peer = known.unwrap_or(Peer { address, message: None, pseudo_header: None });
+        match form {
+            ChecksumForm::Message => peer.message = Some(now),
+            ChecksumForm::PseudoHeader => peer.pseudo_header = Some(now),
+        }
+        let fresh = |peer: &Peer| peer.heard().is_some_and(|at| now.saturating_duration_since(at) < REMEMBERED_FOR);
+        self.peers.retain(|peer| peer.address != address && fresh(peer));
         if self.peers.len() >= PEERS_MAX {
             // In the order they were heard: the first is the oldest.
             self.peers.remove(0);
         }
-        self.peers.push(Peer { address, form, at: now });
+        self.peers.push(peer);
         self.sent = self.choose();
         let mismatch = self.mismatch();
         let told = std::mem::replace(&mut self.told, mismatch.is_some());
         mismatch.filter(|_| !told)
     }
 
-    fn choose(&self) -> ChecksumForm {
+    /// Peers that differ among themselves get both forms: one that is deaf to us would be Active beside us for good. To
+    /// the others the second copy is a wrong checksum, which they count and drop.
+    fn choose(&self) -> &'static [ChecksumForm] {
         use ChecksumForm::{Message, PseudoHeader};
-        if let Some(only) = self.only {
-            return only;
+        match self.only {
+            Some(Message) => return &[Message],
+            Some(PseudoHeader) => return &[PseudoHeader],
+            None => {}
         }
         match self.mode {
-            ChecksumMode::Rfc9568 => Message,
-            ChecksumMode::PseudoHeader => PseudoHeader,
+            ChecksumMode::Rfc9568 => &[Message],
+            ChecksumMode::PseudoHeader => &[PseudoHeader],
+            ChecksumMode::Auto if mutants::off("checksum-auto") => &[Message],
             ChecksumMode::Auto => {
-                let learnt = !self.peers.is_empty() && self.peers.iter().all(|peer| peer.form == PseudoHeader);
-                if learnt && !mutants::off("checksum-auto") { PseudoHeader } else { Message }
+                let needed = |form| self.peers.iter().any(|peer| peer.needs() == Some(form));
+                match (needed(Message), needed(PseudoHeader)) {
+                    (true, true) => &[Message, PseudoHeader],
+                    (false, true) => &[PseudoHeader],
+                    (_, false) => &[Message],
+                }
             }
         }
     }

@@ -104,7 +104,7 @@ pub enum Input<'a> {
 /// What the caller must do now, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// Send these VRRP messages on a leg's interface with TTL 255, one to each destination.
+    /// Send these VRRP messages on a leg's interface with TTL 255, one or two to each destination.
     /// On becoming Active it follows the `Transition`; the last advert of an Active precedes it.
     Send {
         /// On which leg.
@@ -231,7 +231,8 @@ pub enum Notice {
         peer: IpAddr,
     },
     /// A peer's checksum is in another form than ours (VRRPv3 over IPv4): it may refuse what we send. With
-    /// [`ChecksumMode::Auto`](crate::ChecksumMode::Auto) it means that the peers differ among themselves.
+    /// [`ChecksumMode::Auto`](crate::ChecksumMode::Auto) it means that the peers differ among themselves, and each advert goes
+    /// out in both forms.
     ChecksumMismatch {
         /// On which leg.
         leg: LegId,

@@ -44,8 +44,8 @@ impl Leg {
     /// Something in the packets changed: the regular one is made when it is needed, the last one now.
     fn rebuild(&mut self, config: &LegConfig, interval: AdvertInterval) {
         self.advert = None;
-        let form = self.checksums.sent();
-        self.resign = self.source.map(|source| encode(config, Priority::RESIGN, interval, form, source));
+        let forms = self.checksums.forms();
+        self.resign = self.source.map(|source| encode(config, Priority::RESIGN, interval, forms, source));
     }
 
     /// Only our priority changed.
@@ -55,8 +55,8 @@ impl Leg {
 
     fn packets(&mut self, config: &LegConfig, priority: Priority, interval: AdvertInterval) -> Option<Send> {
         let source = self.source?;
-        let form = self.checksums.sent();
-        let packets = self.advert.get_or_insert_with(|| encode(config, priority, interval, form, source));
+        let forms = self.checksums.forms();
+        let packets = self.advert.get_or_insert_with(|| encode(config, priority, interval, forms, source));
         Some((source, Arc::clone(packets)))
     }
 
@@ -71,13 +71,14 @@ fn encode(
     config: &LegConfig,
     priority: Priority,
     interval: AdvertInterval,
-    form: ChecksumForm,
+    forms: &[ChecksumForm],
     source: IpAddr,
 ) -> Arc<[Packet]> {
     let addresses = config.addresses.clone();
     let advert = Advert { version: config.version, vrid: config.vrid, priority, interval, addresses };
-    let packet = |destination| Packet { destination, payload: advert.encode(form, source, destination) };
-    config.transport.destinations(config.family()).map(packet).collect()
+    let packet = |destination, form| Packet { destination, payload: advert.encode(form, source, destination) };
+    let destinations = config.transport.destinations(config.family());
+    destinations.flat_map(|to| forms.iter().map(move |form| (to, *form))).map(|(to, form)| packet(to, form)).collect()
 }
 
 impl Router {
@@ -98,7 +99,7 @@ impl Router {
         self.legs.get(leg.index())?.resignation()
     }
 
-    /// The checksum form that a leg sends, and a peer whose form is another, if any was heard lately.
+    /// The checksum form that a leg sends (of two, the first), and a peer whose form is another, if any was heard lately.
     pub fn checksum(&self, leg: LegId) -> (ChecksumForm, Option<(IpAddr, ChecksumForm)>) {
         match self.legs.get(leg.index()) {
             Some(leg) => (leg.checksums.sent(), leg.checksums.mismatch()),
@@ -190,9 +191,9 @@ impl Router {
         let (Some(leg), Some(config)) = (self.legs.get_mut(id.index()), self.config.legs.get(id.index())) else {
             return false;
         };
-        let before = leg.checksums.sent();
+        let before = leg.checksums.forms();
         let mismatch = leg.checksums.learn(now, peer, form);
-        let changed = leg.checksums.sent() != before;
+        let changed = leg.checksums.forms() != before;
         if changed {
             leg.rebuild(config, self.config.interval);
         }
