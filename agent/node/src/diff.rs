@@ -101,6 +101,8 @@ struct Held {
     /// The event of that removal was already seen.
     gone_seen: bool,
     gone_until: Option<Instant>,
+    /// What we added last may be there until then, whatever older news says: it stays ours to remove.
+    lasts_until: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -300,6 +302,7 @@ impl Actual {
                 held.ours = true;
                 held.refreshed = Some(now);
                 held.in_flight += 1;
+                held.lasts_until = Some(now + LIFETIME);
             }
             Step::RemoveAddress { ifindex, ip, prefix } => {
                 let held = self.addresses.entry((*ifindex, *ip, *prefix)).or_default();
@@ -360,6 +363,7 @@ impl Actual {
                 if removal {
                     held.removing = false;
                     held.gone_until = (ok && !held.gone_seen).then_some(now + GONE_GRACE);
+                    held.lasts_until = held.lasts_until.filter(|_| !ok);
                 }
                 // A later step on its way says how it ends; else a failure means that it is as it was before.
                 if held.in_flight == 0 && !ok {
@@ -527,7 +531,8 @@ impl Actual {
 
     /// Forgets addresses that are neither there nor on their way.
     pub fn tidy(&mut self, now: Instant) {
-        self.addresses.retain(|_, h| h.present || h.in_flight > 0 || h.gone_until.is_some_and(|until| now < until));
+        let may_last = |h: &Held| [h.gone_until, h.lasts_until].into_iter().flatten().any(|until| now < until);
+        self.addresses.retain(|_, h| h.present || h.in_flight > 0 || may_last(h));
         self.routes.tidy();
         self.rules.tidy();
         self.vmacs.tidy();
@@ -574,6 +579,24 @@ mod tests {
 
     fn issue(actual: &mut Actual, diff: &Diff, now: Instant) {
         diff.steps.iter().for_each(|step| actual.issued(step, now));
+    }
+
+    #[test]
+    fn an_address_that_a_late_refresh_put_back_is_still_ours_to_remove() {
+        let (now, mut actual) = (now(), actual());
+        let first = diff(&wanted(&[1]), &actual, now);
+        issue(&mut actual, &first, now);
+        first.steps.iter().for_each(|step| assert!(actual.done(step, None, now).is_none()));
+        // A node that stood still refreshes what has run out meanwhile, and then hears that it ran out.
+        let late = now + Duration::from_secs(4);
+        let refresh = diff(&wanted(&[1]), &actual, late);
+        issue(&mut actual, &refresh, late);
+        refresh.steps.iter().for_each(|step| assert!(actual.done(step, None, late).is_none()));
+        assert!(actual.gone(key(1), late));
+        actual.tidy(late);
+        actual.seen(key(1));
+        let removal = diff(&wanted(&[]), &actual, late);
+        assert!(matches!(removal.steps[..], [Step::RemoveAddress { .. }]), "{removal:?}");
     }
 
     #[test]
