@@ -3,6 +3,8 @@
 use crate::cluster::Cluster;
 use crate::host::Plane;
 use crate::net::Wire;
+use holdfast_node::config::{LastNode, Partition};
+use holdfast_node::world::Withheld;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -10,9 +12,11 @@ use std::time::{Duration, Instant};
 const DUAL_SLACK: Duration = Duration::from_millis(20);
 /// Invariant 7: what a crash leaves behind is gone after this.
 const LEFTOVER_MAX: Duration = Duration::from_secs(3);
-/// Invariant 2: how long an unfit node may hold on beside a fit, reachable one. Detection by checks, one try of a
-/// hand-over and its retry are within it.
+/// Invariant 2: how long an unfit node may hold on beside a fit, reachable one, beside two down times. Detection by
+/// checks, one try of a hand-over and its retry are within it.
 const UNFIT_MAX: Duration = Duration::from_millis(2500);
+/// Until a node that was started or mended knows what it can: sockets, and the checks' `rise`.
+pub const VERDICTS: Duration = Duration::from_millis(1000);
 
 /// The running observations behind the invariants.
 #[derive(Debug, Default)]
@@ -20,6 +24,7 @@ pub struct Checker {
     dual_since: BTreeMap<(usize, usize), Instant>,
     crashed_since: BTreeMap<usize, Instant>,
     unfit_since: BTreeMap<usize, Instant>,
+    eligible_since: BTreeMap<usize, Instant>,
     /// Longest time two hosts that hear each other owned the VIP.
     pub longest_dual: Duration,
     /// Time without any owner, summed from the first owner on.
@@ -29,44 +34,84 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Looks at the cluster after an event. `Err` says which invariant broke and how.
-    pub fn look(&mut self, cluster: &Cluster) -> Result<(), String> {
-        let now = cluster.now();
-        self.owners(cluster, now);
-        self.duals(cluster, now)?;
-        self.leftovers(cluster, now)?;
-        self.unfit(cluster, now)
+    /// Nothing seen yet.
+    pub fn new(_origin: Instant) -> Self {
+        Self::default()
     }
 
-    fn owners(&mut self, cluster: &Cluster, now: Instant) {
-        if cluster.hosts.iter().any(|h| h.owns()) {
+    /// Looks at the cluster after an event. `Err` says which invariant broke and how.
+    pub fn look(&mut self, cluster: &mut Cluster) -> Result<(), String> {
+        let now = cluster.now();
+        for i in 0..cluster.hosts.len() {
+            let able = cluster.eligible(i) && cluster.hosts[i].responsive(now);
+            if able {
+                cluster.hosts[i].able_at = Some(now);
+                self.eligible_since.entry(i).or_insert(now);
+            } else {
+                self.eligible_since.remove(&i);
+            }
+        }
+        let owns: Vec<bool> = cluster.hosts.iter().map(crate::host::Host::owns).collect();
+        self.owners(cluster, &owns, now)?;
+        self.duals(cluster, &owns, now)?;
+        self.leftovers(cluster, now)?;
+        self.unfit(cluster, &owns, now)
+    }
+
+    /// Somebody owns the VIP unless nobody can.
+    fn owners(&mut self, cluster: &Cluster, owns: &[bool], now: Instant) -> Result<(), String> {
+        if owns.iter().any(|owns| *owns) {
             self.ever_owned = true;
             if let Some(since) = self.unowned_since.take() {
                 self.unowned += now - since;
             }
-        } else if self.ever_owned {
+            return Ok(());
+        }
+        if self.ever_owned {
             self.unowned_since.get_or_insert(now);
+        }
+        let options = cluster.options();
+        if options.partition != Partition::Both {
+            return Ok(());
+        }
+        let limit = options.down_time() * 2 + options.startup_delay + VERDICTS;
+        let calm = |i: &usize| cluster.calm_since(*i).is_some_and(|since| now - since > limit);
+        let waited = self.unowned_since.is_some_and(|since| now - since > limit);
+        let idle = self.eligible_since.iter().find(|(i, since)| now - **since > limit && calm(i));
+        match idle {
+            Some((i, since)) if waited => Err(format!(
+                "liveness: {} can serve since {:?} and nobody owns the VIP (limit {limit:?})",
+                cluster.hosts[*i].name,
+                now - *since
+            )),
+            _ => Ok(()),
         }
     }
 
-    fn duals(&mut self, cluster: &Cluster, now: Instant) -> Result<(), String> {
-        let limit = cluster.interval() + DUAL_SLACK;
-        for a in 0..cluster.hosts.len() {
-            for b in a + 1..cluster.hosts.len() {
-                let both = [a, b].iter().all(|&i| cluster.hosts[i].owns() && cluster.hosts[i].responsive(now));
-                if both && cluster.net.sound(Wire::Segment, a, b) {
-                    let since = *self.dual_since.entry((a, b)).or_insert(now);
-                    self.longest_dual = self.longest_dual.max(now - since);
-                    if now - since > limit {
-                        return Err(format!(
-                            "invariant 1: {} and {} hear each other and both own the VIP for {:?} (limit {limit:?})",
-                            cluster.hosts[a].name,
-                            cluster.hosts[b].name,
-                            now - since
-                        ));
-                    }
-                } else {
+    fn duals(&mut self, cluster: &Cluster, owns: &[bool], now: Instant) -> Result<(), String> {
+        for a in 0..owns.len() {
+            for b in a + 1..owns.len() {
+                if !(owns[a] && owns[b]) {
                     self.dual_since.remove(&(a, b));
+                    continue;
+                }
+                // Between equals the lowest leg decides, which must pass frames then.
+                let equal = cluster.options().priority(a) == cluster.options().priority(b);
+                let awake = [a, b].iter().all(|&i| cluster.hosts[i].responsive(now));
+                if !awake || !cluster.hear_each_other(a, b, equal) {
+                    self.dual_since.remove(&(a, b));
+                    continue;
+                }
+                let since = *self.dual_since.entry((a, b)).or_insert(now);
+                self.longest_dual = self.longest_dual.max(now - since);
+                let limit = cluster.interval_of(a).max(cluster.interval_of(b)) + DUAL_SLACK;
+                if now - since > limit {
+                    return Err(format!(
+                        "invariant 1: {} and {} hear each other and both own the VIP for {:?} (limit {limit:?})",
+                        cluster.hosts[a].name,
+                        cluster.hosts[b].name,
+                        now - since
+                    ));
                 }
             }
         }
@@ -75,7 +120,8 @@ impl Checker {
 
     fn leftovers(&mut self, cluster: &Cluster, now: Instant) -> Result<(), String> {
         for (i, host) in cluster.hosts.iter().enumerate() {
-            if host.node.is_some() || host.kernel.vips.is_empty() {
+            let asleep = host.paused_until.is_some_and(|until| until > now);
+            if host.runs() || host.kernel.vips.is_empty() || asleep {
                 self.crashed_since.remove(&i);
                 continue;
             }
@@ -91,22 +137,23 @@ impl Checker {
         Ok(())
     }
 
-    fn unfit(&mut self, cluster: &Cluster, now: Instant) -> Result<(), String> {
+    fn unfit(&mut self, cluster: &Cluster, owns: &[bool], now: Instant) -> Result<(), String> {
+        let limit = UNFIT_MAX + cluster.options().down_time() * 2;
         for i in 0..cluster.hosts.len() {
             let host = &cluster.hosts[i];
-            let better = (0..cluster.hosts.len()).any(|j| j != i && self.could_take(cluster, i, j, now));
-            if host.owns() && host.plane != Plane::Alive && host.responsive(now) && better {
-                let since = *self.unfit_since.entry(i).or_insert(now);
-                if now - since > UNFIT_MAX {
-                    return Err(format!(
-                        "invariant 2: {} owns the VIP with its balancer {:?} for {:?} beside a node that can serve",
-                        host.name,
-                        host.plane,
-                        now - since
-                    ));
-                }
-            } else {
+            let holds_on = owns[i] && !cluster.serves(i) && host.responsive(now);
+            if !(holds_on && (0..cluster.hosts.len()).any(|j| j != i && self.could_take(cluster, i, j, now))) {
                 self.unfit_since.remove(&i);
+                continue;
+            }
+            let since = *self.unfit_since.entry(i).or_insert(now);
+            if now - since > limit {
+                return Err(format!(
+                    "invariant 2: {} owns the VIP with its balancer {:?} for {:?} beside a node that can serve",
+                    host.name,
+                    host.plane,
+                    now - since
+                ));
             }
         }
         Ok(())
@@ -114,15 +161,60 @@ impl Checker {
 
     /// `j` has been able to serve for a while, hears `i` on both wires, and nobody took it out.
     fn could_take(&self, cluster: &Cluster, i: usize, j: usize, now: Instant) -> bool {
-        let other = &cluster.hosts[j];
-        other.plane == Plane::Alive
-            && now - other.plane_since > Duration::from_secs(1)
-            && other.responsive(now)
-            && cluster.calm_since(j).is_some_and(|since| now - since > Duration::from_secs(1))
-            && other.kernel.carrier
-            && !other.drained
-            && cluster.hosts[i].kernel.carrier
-            && cluster.net.sound(Wire::Segment, i, j)
+        let wait = Duration::from_secs(1) + cluster.options().startup_delay;
+        let group_cut = !cluster.hear_each_other(i, j, true);
+        self.eligible_since.get(&j).is_some_and(|since| now - *since > wait)
+            && cluster.calm_since(j).is_some_and(|since| now - since > wait)
+            && !group_cut
             && cluster.net.sound(Wire::Channel, i, j)
+    }
+}
+
+impl Cluster {
+    /// The host's balancer and what else is tracked hard are well, as they really are.
+    pub fn serves(&self, i: usize) -> bool {
+        let hard = self.options().track.is_some_and(|track| track.weight.is_none());
+        let tracked = self.hosts[i].plain || !hard || self.hosts[i].kernel.interfaces[1].works();
+        self.hosts[i].plane == Plane::Alive && tracked
+    }
+
+    /// A host that can own the VIP, as things really are, and is allowed to.
+    pub fn eligible(&self, i: usize) -> bool {
+        let host = &self.hosts[i];
+        let Some(node) = &host.node else { return host.peer.is_some() && host.linked() };
+        let world = node.world();
+        let withheld = matches!(world.withheld, Some(Withheld::Drained { .. } | Withheld::Stopping));
+        let settled = world.vips[0].fault.is_none();
+        self.serves(i) && host.linked() && !host.mute && !withheld && settled && !host.drained && !host.stopping
+    }
+
+    /// The priority that a host runs at when it is well.
+    pub fn effective_priority(&self, i: usize) -> u8 {
+        let weight = self.options().track.and_then(|track| track.weight);
+        let down = !self.hosts[i].kernel.interfaces[1].works() && !self.hosts[i].plain;
+        let lost = weight.filter(|_| down && !self.hosts[i].config.vips[0].tracks.is_empty()).unwrap_or(0);
+        self.options().priority(i).saturating_sub(lost).max(2)
+    }
+
+    /// A host's own advert interval.
+    pub fn interval_of(&self, i: usize) -> Duration {
+        let plain = self.options().plain.filter(|_| self.hosts[i].plain);
+        Duration::from_millis(plain.map_or(self.options().interval_ms, |peer| peer.interval_ms))
+    }
+
+    /// Hosts that may be the owner when all has settled; empty: nobody has to be.
+    pub fn candidates(&self) -> Vec<usize> {
+        let eligible: Vec<usize> = (0..self.hosts.len()).filter(|&i| self.eligible(i)).collect();
+        if !eligible.is_empty() || self.options().last_node == LastNode::Withdraw {
+            return eligible;
+        }
+        (0..self.hosts.len()).filter(|&i| self.hosts[i].runs() && self.hosts[i].linked()).collect()
+    }
+
+    /// Of the candidates those that win if all may preempt.
+    pub fn best(&self) -> Vec<usize> {
+        let candidates = self.candidates();
+        let top = candidates.iter().map(|&i| self.effective_priority(i)).max();
+        candidates.into_iter().filter(|&i| Some(self.effective_priority(i)) == top).collect()
     }
 }

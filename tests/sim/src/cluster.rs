@@ -1,64 +1,61 @@
-//! The event queue and the verbs of a scenario: start, run, break, mend.
+//! The world of a run: hosts, wires, virtual time and its queue of happenings.
+//!
+//! What may be done to it is in `verbs`, what hosts ask of it in `obey`.
 
 use crate::checker::Checker;
+use crate::coverage::Coverage;
 use crate::host::{Host, Plane};
-use crate::kernel::{Change, EVENT_DELAY, IFINDEX, Kernel};
+use crate::kernel::{Change, EVENT_DELAY, Kernel};
 use crate::net::{Net, Wire};
+use crate::options::{channel_address, config, name};
+use crate::peer::Act;
 use crate::rng::SimRng;
 use holdfast_node::Node;
-use holdfast_node::config::{
-    Balancer, BalancerId, BalancerKind, Check, CheckId, Cluster as ClusterConfig, Config, InterfaceName, LastNode, Leg,
-    Name, Peer, Probe, ProcessSource, Vip, VipAddress, VipId, VrrpConfig,
-};
-use holdfast_node::io::{BalancerState, Boot, CheckError, Input, Output, Packet, ProbeOutcome, Request};
-use holdfast_vrrp::{AdvertInterval, Priority, Vrid};
+use holdfast_node::config::{BalancerId, CheckId, VipId};
+use holdfast_node::io::{BalancerState, CheckError, Input, Output, Packet, ProbeOutcome, SocketKey};
+use holdfast_vrrp::Family;
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
+
+pub use crate::options::{Options, Shape, TrackOptions};
+pub use crate::peer::PeerOptions;
 
 /// Lines of the trace that are kept: the newest.
 const TRACE_MAX: usize = 600;
 /// Packets that wait for a standing host; more are dropped, as a socket's buffer does.
 const INBOX_MAX: usize = 500;
+/// Happenings that may wait: more are a storm.
+const QUEUE_MAX: usize = 200_000;
+
+/// A VRRP packet on a segment.
+#[derive(Debug, Clone)]
+pub(crate) struct OnWire {
+    pub source: IpAddr,
+    pub destination: IpAddr,
+    pub ttl: u8,
+    /// IPv4: with the IP header.
+    pub bytes: Vec<u8>,
+}
 
 /// What is in the queue.
 #[derive(Debug, Clone)]
-enum Happening {
+pub(crate) enum Happening {
     Wake { life: u64 },
-    Vrrp(Vec<u8>),
-    Datagram { from: SocketAddr, bytes: Vec<u8> },
+    Vrrp { segment: u8, packet: Rc<OnWire>, forged: bool },
+    Datagram { from: SocketAddr, bytes: Rc<Vec<u8>> },
     Kernel(Change),
-    Link,
-    Probed { vip: VipId, target: IpAddr, outcome: ProbeOutcome },
+    Link { segment: u8 },
+    Unplugged { ifindex: u32 },
+    Based { segment: u8 },
+    Probed { life: u64, vip: VipId, target: IpAddr, outcome: ProbeOutcome },
     Checked { life: u64, check: CheckId, sequence: u64, ok: bool },
     Expire,
     Plane,
 }
 
-/// How a cluster is made.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Hosts; the first has the highest priority, 254.
-    pub hosts: usize,
-    /// With `[cluster]`.
-    pub channel: bool,
-    /// Advert interval, milliseconds.
-    pub interval_ms: u64,
-    /// RFC 9568 Preempt_Mode of all.
-    pub preempt: bool,
-    /// What the last node does.
-    pub last_node: LastNode,
-    /// The run's seed.
-    pub seed: u64,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { hosts: 2, channel: true, interval_ms: 100, preempt: true, last_node: LastNode::Keep, seed: 1 }
-    }
-}
-
-/// N hosts on a segment. See the crate's documentation.
+/// N hosts on two segments. See the crate's documentation.
 #[derive(Debug)]
 pub struct Cluster {
     /// The hosts.
@@ -69,57 +66,75 @@ pub struct Cluster {
     pub rng: SimRng,
     /// What must always hold.
     pub checker: Checker,
-    options: Options,
-    now: Instant,
+    /// What was seen.
+    pub coverage: Coverage,
+    /// The segment's router answers.
+    pub gateway: bool,
+    /// To whom the clients' ARP and neighbour caches point, by address.
+    pub neighbours: BTreeMap<IpAddr, usize>,
+    pub(crate) options: Options,
+    pub(crate) now: Instant,
     origin: Instant,
     queue: BTreeMap<(Instant, u64), (usize, Happening)>,
     sequence: u64,
-    inboxes: Vec<VecDeque<Happening>>,
-    calm: Vec<Option<Instant>>,
+    pub(crate) inboxes: Vec<VecDeque<Happening>>,
+    pub(crate) calm: Vec<Option<Instant>>,
     trace: VecDeque<String>,
-    token: u64,
+    pub(crate) token: u64,
+    /// Datagrams seen on the channel's link, to be replayed.
+    pub(crate) overheard: VecDeque<(usize, SocketAddr, Rc<Vec<u8>>)>,
+    /// What broke while an output was carried out.
+    pub(crate) broken: Option<String>,
 }
 
 impl Cluster {
     /// All hosts down; [`Self::start`] them.
     pub fn new(options: Options) -> Self {
-        // The one real instant: an origin to count from. Its value never matters.
+        // The one real instant: an origin to count from, with room for clocks that are behind. Its value never matters.
         #[allow(clippy::disallowed_methods, reason = "an arbitrary origin for virtual time")]
-        let origin = Instant::now();
+        let origin = Instant::now() + Duration::from_secs(3600);
         let mut rng = SimRng::new(options.seed);
         let keys: Vec<_> = (0..options.hosts).map(|_| holdfast_statesync::generate_keypair(rng.seed32())).collect();
-        let hosts = (0..options.hosts)
-            .map(|i| {
-                let publics: Vec<_> = keys.iter().map(|(_, public)| *public).collect();
-                let base = Ipv4Addr::new(192, 168, 0, 11 + u8::try_from(i).expect("few hosts"));
-                Host {
-                    name: name(i),
-                    channel: channel_address(i),
-                    config: config(&options, i, &publics),
-                    secret_key: options.channel.then(|| keys[i].0.clone()),
-                    node: None,
-                    life: 0,
-                    kernel: Kernel::new(base),
-                    plane: Plane::Alive,
-                    pid: 100,
-                    paused_until: None,
-                    wake_at: None,
-                    ledger: BTreeMap::new(),
-                    intents: Default::default(),
-                    last_event_id: 0,
-                    answers: vec![],
-                    adverts: 0,
-                    last_advert: None,
-                    plane_since: origin,
-                    drained: false,
-                }
-            })
-            .collect();
+        let publics: Vec<_> = keys.iter().map(|(_, public)| *public).collect();
+        let host = |i: usize| Host {
+            name: name(i),
+            channel: channel_address(i),
+            config: config(&options, i, &publics),
+            secret_key: (options.channel && !options.is_plain(i)).then(|| keys[i].0.clone()),
+            plain: options.is_plain(i),
+            node: None,
+            peer: None,
+            life: 0,
+            kernel: Kernel::new(u8::try_from(i).expect("few hosts")),
+            plane: Plane::Alive,
+            pid: 100,
+            lag: Duration::ZERO,
+            paused_until: None,
+            frozen_at: None,
+            mute: false,
+            wake_at: None,
+            expire_at: None,
+            ledger: BTreeMap::new(),
+            intents: Default::default(),
+            last_event_id: 0,
+            answers: vec![],
+            adverts: 0,
+            last_advert: None,
+            announced: None,
+            transitions: 0,
+            plane_since: origin,
+            drained: false,
+            stopping: false,
+            able_at: None,
+        };
         Self {
-            hosts,
+            hosts: (0..options.hosts).map(host).collect(),
             net: Net::default(),
             rng,
-            checker: Checker::default(),
+            checker: Checker::new(origin),
+            coverage: Coverage::default(),
+            gateway: true,
+            neighbours: BTreeMap::new(),
             now: origin,
             origin,
             queue: BTreeMap::new(),
@@ -128,16 +143,25 @@ impl Cluster {
             calm: vec![None; options.hosts],
             trace: VecDeque::new(),
             token: 0,
+            overheard: VecDeque::new(),
+            broken: None,
             options,
         }
     }
 
     /// A cluster whose hosts were all started at once and have settled: the first is the owner.
     pub fn settled(options: Options) -> Self {
+        let cluster = Self::started(options);
+        assert_eq!(cluster.owners(), [0], "a fresh cluster settles on its first host\n{}", cluster.trace());
+        cluster
+    }
+
+    /// A cluster whose hosts were all started at once, some time ago.
+    pub fn started(options: Options) -> Self {
         let mut cluster = Self::new(options);
         (0..cluster.hosts.len()).for_each(|i| cluster.start(i));
-        cluster.run(Duration::from_secs(3));
-        assert_eq!(cluster.owners(), [0], "a fresh cluster settles on its first host\n{}", cluster.trace());
+        let time = cluster.options.down_time() * 2 + cluster.options.startup_delay + cluster.options.preempt_delay;
+        cluster.run(time + Duration::from_secs(2));
         cluster
     }
 
@@ -146,9 +170,9 @@ impl Cluster {
         self.now
     }
 
-    /// Advert interval of all.
-    pub fn interval(&self) -> Duration {
-        Duration::from_millis(self.options.interval_ms)
+    /// How it was made.
+    pub fn options(&self) -> &Options {
+        &self.options
     }
 
     /// Since when this host's agent runs without a restart, pause or drain.
@@ -175,164 +199,6 @@ impl Cluster {
         self.trace.push_back(format!("{:>10}.{:03} {line}", at / 1000, at % 1000));
     }
 
-    // Verbs.
-
-    /// Starts an agent; a running one is left alone. `resume`: as a worker restarted by its keeper.
-    fn boot(&mut self, i: usize, resume: bool) {
-        let epoch = u64::try_from((self.now - self.origin).as_nanos()).expect("virtual time fits") + 1;
-        let seed = self.rng.seed32();
-        let host = &mut self.hosts[i];
-        if host.node.is_some() {
-            return;
-        }
-        let vips = host.config.vips.clone();
-        let resume = if resume {
-            host.ledger
-                .values()
-                .filter(|r| r.active)
-                .map(|r| (vips[usize::from(r.vip.0)].name.as_str().to_owned(), r.role_epoch))
-                .collect()
-        } else {
-            vec![]
-        };
-        let boot = Boot {
-            epoch,
-            seed,
-            resume,
-            intents: host.intents.clone(),
-            secret_key: host.secret_key.clone(),
-            last_event_id: host.last_event_id,
-        };
-        host.life += 1;
-        host.wake_at = None;
-        host.node = Some(Node::new(host.config.clone(), boot, self.now));
-        self.calm[i] = Some(self.now);
-        self.note(format!("{} starts", name(i)));
-        let (links, addresses) = (vec![self.hosts[i].kernel.link()], self.hosts[i].kernel.addresses());
-        self.feed(i, Input::Resync { links: &links, addresses: &addresses });
-        self.plane_seen(i);
-    }
-
-    /// Starts the agent of a host.
-    pub fn start(&mut self, i: usize) {
-        self.boot(i, false);
-    }
-
-    /// Everything of the agent dies at once; the kernel keeps what it has until it runs out.
-    pub fn crash(&mut self, i: usize) {
-        self.note(format!("{} crashes", name(i)));
-        self.hosts[i].node = None;
-        self.hosts[i].kernel.open.clear();
-        self.hosts[i].paused_until = None;
-        self.inboxes[i].clear();
-        self.calm[i] = None;
-    }
-
-    /// The worker dies and its keeper has a new one running after `gap`, which resumes.
-    pub fn worker_crash(&mut self, i: usize, gap: Duration) {
-        if self.hosts[i].node.is_none() {
-            return;
-        }
-        self.crash(i);
-        self.run(gap);
-        self.boot(i, true);
-    }
-
-    /// A host stands still (a paused VM) for this long.
-    pub fn pause(&mut self, i: usize, time: Duration) {
-        self.note(format!("{} stands still for {time:?}", name(i)));
-        let until = self.now + time;
-        self.hosts[i].paused_until = Some(until);
-        self.calm[i] = None;
-        let life = self.hosts[i].life;
-        self.push(time, i, Happening::Wake { life });
-    }
-
-    /// The balancer changes.
-    pub fn set_plane(&mut self, i: usize, plane: Plane) {
-        if self.hosts[i].plane == plane {
-            return;
-        }
-        self.note(format!("{}: balancer {plane:?}", name(i)));
-        if self.hosts[i].plane == Plane::Dead {
-            self.hosts[i].pid += 1;
-        }
-        self.hosts[i].plane = plane;
-        self.hosts[i].plane_since = self.now;
-        self.push(Duration::from_micros(300), i, Happening::Plane);
-    }
-
-    /// Carrier on the host's interface.
-    pub fn set_carrier(&mut self, i: usize, up: bool) {
-        self.note(format!("{}: carrier {up}", name(i)));
-        self.hosts[i].kernel.carrier = up;
-        if let (true, Some(_)) = (up, self.calm[i]) {
-            self.calm[i] = Some(self.now);
-        }
-        self.push(EVENT_DELAY, i, Happening::Link);
-    }
-
-    /// Cuts or joins all paths between two hosts on a wire, both ways.
-    pub fn cut(&mut self, wire: Wire, a: usize, b: usize, cut: bool) {
-        self.note(format!("{wire:?} between {} and {}: cut {cut}", name(a), name(b)));
-        self.net.cut(wire, a, b, cut);
-        self.net.cut(wire, b, a, cut);
-    }
-
-    /// Takes a host off the segment, silently, or puts it back.
-    pub fn isolate(&mut self, i: usize, cut: bool) {
-        self.note(format!("{}: off the segment {cut}", name(i)));
-        self.net.isolate(i, self.hosts.len(), cut);
-    }
-
-    /// Somebody deletes the VIP on this host.
-    pub fn delete_address(&mut self, i: usize) {
-        if let Some(change) = self.hosts[i].kernel.delete_first() {
-            self.note(format!("{}: address deleted by hand", name(i)));
-            self.push(EVENT_DELAY, i, Happening::Kernel(change));
-        }
-    }
-
-    /// An operator drains this host.
-    pub fn drain(&mut self, i: usize) {
-        self.hosts[i].drained = true;
-        self.operator(
-            i,
-            Request::Drain {
-                reason: "test".to_owned(),
-                who: "tester".to_owned(),
-                at_unix_ms: 0,
-                deadline: Duration::from_secs(5),
-                force: vec![],
-                dry_run: false,
-            },
-        );
-    }
-
-    /// An operator takes the drain back.
-    pub fn undrain(&mut self, i: usize) {
-        self.hosts[i].drained = false;
-        if let Some(since) = self.calm[i].as_mut() {
-            *since = self.now;
-        }
-        self.operator(i, Request::Undrain { who: "tester".to_owned() });
-    }
-
-    fn operator(&mut self, i: usize, request: Request) {
-        self.token += 1;
-        let token = self.token;
-        self.note(format!("{}: operator {request:?}", name(i)));
-        self.feed(i, Input::Operator { token, request });
-    }
-
-    /// The agent leaves in order.
-    pub fn stop(&mut self, i: usize) {
-        self.note(format!("{}: stop", name(i)));
-        self.feed(i, Input::Stop { deadline: Duration::from_secs(2) });
-    }
-
-    // The loop.
-
     /// Lets this much time pass. Panics with the seed and the trace when an invariant breaks.
     pub fn run(&mut self, time: Duration) {
         let end = self.now + time;
@@ -353,79 +219,174 @@ impl Cluster {
         let mut checker = std::mem::take(&mut self.checker);
         let verdict = checker.look(self);
         self.checker = checker;
-        if let Err(broken) = verdict {
+        if let Some(broken) = self.broken.take().or(verdict.err()) {
             let trace = self.trace();
-            panic!("seed {}: {broken}\n{trace}", self.options.seed);
+            panic!("seed {}: {broken}\n{:?}\n{trace}", self.options.seed, self.options);
         }
     }
 
-    fn push(&mut self, after: Duration, host: usize, happening: Happening) {
+    pub(crate) fn push(&mut self, after: Duration, host: usize, happening: Happening) {
         self.sequence += 1;
+        assert!(self.queue.len() < QUEUE_MAX, "seed {}: a storm\n{}", self.options.seed, self.trace());
         self.queue.insert((self.now + after, self.sequence), (host, happening));
     }
 
     fn happen(&mut self, i: usize, happening: Happening) {
-        if let Happening::Expire = happening {
-            for change in self.hosts[i].kernel.expire(self.now) {
-                self.note(format!("{}: address ran out", name(i)));
-                self.push(EVENT_DELAY, i, Happening::Kernel(change));
-            }
-            return;
-        }
         if let Some(until) = self.hosts[i].paused_until {
             if until > self.now {
-                if self.inboxes[i].len() < INBOX_MAX && !matches!(happening, Happening::Wake { .. }) {
+                // A host whose clock stands still loses no address meanwhile; another one's kernel goes on.
+                if matches!(happening, Happening::Expire) && self.hosts[i].frozen_at.is_none() {
+                    self.expire(i);
+                } else if self.inboxes[i].len() < INBOX_MAX && !matches!(happening, Happening::Wake { .. }) {
                     self.inboxes[i].push_back(happening);
                 }
                 return;
             }
-            self.hosts[i].paused_until = None;
-            self.calm[i] = Some(self.now);
-            self.note(format!("{} goes on", name(i)));
-            let waiting = std::mem::take(&mut self.inboxes[i]);
-            waiting.into_iter().for_each(|h| self.deliver(i, h));
-            let life = self.hosts[i].life;
-            self.deliver(i, Happening::Wake { life });
+            self.wake_up(i);
         }
         self.deliver(i, happening);
+    }
+
+    fn wake_up(&mut self, i: usize) {
+        let host = &mut self.hosts[i];
+        host.paused_until = None;
+        if let Some(since) = host.frozen_at.take() {
+            host.lag += self.now - since;
+        }
+        host.wake_at = None;
+        host.expire_at = None;
+        self.calm[i] = Some(self.now);
+        self.note(format!("{} goes on", name(i)));
+        let waiting = std::mem::take(&mut self.inboxes[i]);
+        waiting.into_iter().for_each(|h| self.deliver(i, h));
+        self.feed(i, Input::Timer);
+        self.expire(i);
+    }
+
+    fn expire(&mut self, i: usize) {
+        let local = self.hosts[i].local(self.now);
+        self.hosts[i].expire_at = None;
+        for change in self.hosts[i].kernel.expire(local) {
+            self.note(format!("{}: address ran out", name(i)));
+            self.coverage.see("kernel: address ran out");
+            self.push(EVENT_DELAY, i, Happening::Kernel(change));
+        }
+        self.arm_expiry(i);
+    }
+
+    pub(crate) fn arm_expiry(&mut self, i: usize) {
+        let host = &mut self.hosts[i];
+        let local = host.local(self.now);
+        let Some(at) = host.kernel.next_expiry().filter(|at| host.expire_at.is_none_or(|have| *at < have)) else {
+            return;
+        };
+        host.expire_at = Some(at);
+        self.push(at.saturating_duration_since(local), i, Happening::Expire);
     }
 
     fn deliver(&mut self, i: usize, happening: Happening) {
         match happening {
             Happening::Wake { life } => {
-                if life == self.hosts[i].life {
+                let local = self.hosts[i].local(self.now);
+                // A later wake that was overtaken by an earlier one finds nothing to do.
+                if life == self.hosts[i].life && self.hosts[i].wake_at.is_some_and(|at| at <= local) {
                     self.hosts[i].wake_at = None;
                     self.feed(i, Input::Timer);
                 }
             }
-            Happening::Vrrp(packet) => {
-                if self.hosts[i].kernel.carrier && !self.hosts[i].kernel.open.is_empty() {
-                    self.feed(i, Input::Vrrp { ifindex: IFINDEX, packet: Packet::V4(&packet) });
-                }
-            }
+            Happening::Vrrp { segment, packet, forged } => self.arrives(i, segment, &packet, forged),
             Happening::Datagram { from, bytes } => self.feed(i, Input::Datagram { from, bytes: &bytes }),
             Happening::Kernel(Change::There(address)) => self.feed(i, Input::Address(address)),
-            Happening::Kernel(Change::Gone(ip, prefix)) => {
-                self.feed(i, Input::AddressGone { ifindex: IFINDEX, ip, prefix });
+            Happening::Kernel(Change::Gone(ifindex, ip, prefix)) => {
+                self.feed(i, Input::AddressGone { ifindex, ip, prefix });
             }
-            Happening::Link => {
-                let link = self.hosts[i].kernel.link();
-                self.feed(i, Input::Link(link));
+            Happening::Link { segment } => {
+                let interface = &self.hosts[i].kernel.interfaces[usize::from(segment)];
+                if interface.present {
+                    let link = interface.link();
+                    self.feed(i, Input::Link(link));
+                }
+                self.peer_links(i);
             }
-            Happening::Probed { vip, target, outcome } => self.feed(i, Input::Probed { vip, target, outcome }),
+            Happening::Unplugged { ifindex } => {
+                self.feed(i, Input::LinkGone { ifindex });
+                self.peer_links(i);
+            }
+            Happening::Based { segment } => {
+                let interface = self.hosts[i].kernel.interfaces[usize::from(segment)].clone();
+                for own in interface.own().into_iter().filter(|_| interface.present) {
+                    if interface.based {
+                        self.feed(i, Input::Address(own));
+                    } else {
+                        let (ifindex, ip, prefix) = (own.ifindex, own.ip, own.prefix);
+                        self.feed(i, Input::AddressGone { ifindex, ip, prefix });
+                    }
+                }
+                self.peer_links(i);
+            }
+            Happening::Probed { life, vip, target, outcome } => {
+                if life == self.hosts[i].life {
+                    self.feed(i, Input::Probed { vip, target, outcome });
+                }
+            }
             Happening::Checked { life, check, sequence, ok } => {
                 if life == self.hosts[i].life {
-                    let result =
-                        if ok { Ok(()) } else { Err(CheckError { what: "connection refused".into(), overdue: false }) };
+                    let refused = || CheckError { what: "connection refused".into(), overdue: false };
+                    let result = if ok { Ok(()) } else { Err(refused()) };
                     self.feed(i, Input::CheckDone { check, sequence, result });
                 }
             }
             Happening::Plane => self.plane_seen(i),
-            Happening::Expire => {}
+            Happening::Expire => self.expire(i),
         }
     }
 
-    fn plane_seen(&mut self, i: usize) {
+    /// A packet reaches the host's interface on a segment.
+    fn arrives(&mut self, i: usize, segment: u8, packet: &OnWire, forged: bool) {
+        let host = &mut self.hosts[i];
+        let interface = &host.kernel.interfaces[usize::from(segment)];
+        if !interface.works() {
+            return;
+        }
+        let ifindex = interface.ifindex;
+        let input = match (packet.source, packet.destination) {
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                Packet::V6 { source, destination, hop_limit: packet.ttl, message: &packet.bytes }
+            }
+            _ => Packet::V4(&packet.bytes),
+        };
+        if host.plain {
+            let local = host.local(self.now);
+            let multicast = packet.destination.is_multicast();
+            let fits = |leg: &holdfast_node::config::Leg| {
+                let here = interface.name == leg.interface && leg.family == Family::of(packet.source);
+                here && multicast == leg.peers.is_empty()
+            };
+            let leg = host.config.vips[0].legs.iter().position(fits);
+            if let (Some(peer), Some(leg)) = (host.peer.as_mut(), leg) {
+                let acts = peer.packet(local, leg, input);
+                self.act(i, acts);
+            }
+            return;
+        }
+        let family = Family::of(packet.source);
+        let socket = SocketKey { family, ifindex: packet.destination.is_multicast().then_some(ifindex) };
+        if !host.kernel.open.contains(&socket) {
+            return;
+        }
+        let before = (host.is_active(), host.node.as_ref().map(Node::refused), host.transitions);
+        self.feed(i, Input::Vrrp { ifindex, packet: input });
+        if forged {
+            let host = &self.hosts[i];
+            let after = (host.is_active(), host.node.as_ref().map(Node::refused), host.transitions);
+            let refused = before.1.map(|n| n + 1) == after.1;
+            if before.1.is_some() && !(refused && (before.0, before.2) == (after.0, after.2)) {
+                self.broken = Some(format!("{} took a forged advert: {packet:?}", name(i)));
+            }
+        }
+    }
+
+    pub(crate) fn plane_seen(&mut self, i: usize) {
         let pid = self.hosts[i].pid;
         let state = match self.hosts[i].plane {
             Plane::Dead => BalancerState::Gone { pid, why: "killed".to_owned() },
@@ -434,10 +395,16 @@ impl Cluster {
         self.feed(i, Input::Balancer { balancer: BalancerId(0), state });
     }
 
-    /// One input, then everything that follows from it at this instant.
-    fn feed(&mut self, i: usize, input: Input<'_>) {
-        let Some(node) = self.hosts[i].node.as_mut() else { return };
-        node.handle(self.now, input);
+    /// One input, then everything that follows from it at this instant. A plain peer knows only of time.
+    pub(crate) fn feed(&mut self, i: usize, input: Input<'_>) {
+        let host = &mut self.hosts[i];
+        let local = host.local(self.now);
+        if let (Some(peer), Input::Timer) = (host.peer.as_mut(), &input) {
+            let acts = peer.timer(local);
+            return self.act(i, acts);
+        }
+        let Some(node) = host.node.as_mut() else { return };
+        node.handle(local, input);
         let mut outputs: VecDeque<Output> = std::iter::from_fn(|| node.poll_output()).collect();
         let mut turns = 0;
         while let Some(output) = outputs.pop_front() {
@@ -445,8 +412,23 @@ impl Cluster {
             assert!(turns < 10_000, "seed {}: outputs without end\n{}", self.options.seed, self.trace());
             if let Some(answer) = self.obey(i, output) {
                 let Some(node) = self.hosts[i].node.as_mut() else { return };
-                node.handle(self.now, answer);
+                node.handle(local, answer);
                 outputs.extend(std::iter::from_fn(|| node.poll_output()));
+            }
+        }
+        self.arm(i);
+    }
+
+    /// What a plain peer does.
+    pub(crate) fn act(&mut self, i: usize, acts: Vec<Act>) {
+        for act in acts {
+            match act {
+                Act::Send { leg, source, packets } => {
+                    let interface = self.hosts[i].config.vips[0].legs[leg].interface.clone();
+                    let segment = u8::from(interface.as_str() == "eth1");
+                    self.advertise(i, segment, source, &packets);
+                }
+                Act::Holds { leg, active } => self.plain_holds(i, leg, active),
             }
         }
         self.arm(i);
@@ -454,193 +436,26 @@ impl Cluster {
 
     fn arm(&mut self, i: usize) {
         let host = &mut self.hosts[i];
-        let Some(at) = host.node.as_ref().and_then(Node::poll_timeout) else { return };
+        let at = host.node.as_ref().and_then(Node::poll_timeout);
+        let Some(at) = at.or_else(|| host.peer.as_ref().and_then(crate::peer::Peer::poll_timeout)) else { return };
         if host.wake_at.is_none_or(|have| at < have) {
             host.wake_at = Some(at);
             let life = host.life;
-            let after = at.saturating_duration_since(self.now);
+            let after = at.saturating_duration_since(host.local(self.now));
             self.push(after, i, Happening::Wake { life });
         }
     }
 
-    /// Does what a node asks; the answer, where there is one, is its next input.
-    fn obey(&mut self, i: usize, output: Output) -> Option<Input<'static>> {
-        match output {
-            Output::Advert { vip, leg, source, packets, .. } => {
-                if !self.hosts[i].kernel.carrier {
-                    return Some(Input::AdvertSent { vip, leg, result: Ok(()) });
-                }
-                let payload = &packets.first().expect("an advert goes somewhere").payload;
-                if payload.get(2).is_some_and(|&priority| priority > 0) {
-                    self.hosts[i].adverts += 1;
-                    self.hosts[i].last_advert = Some(self.now);
-                } else {
-                    self.note(format!("{} sends priority 0", name(i)));
-                }
-                self.multicast(i, &ip_packet(source, payload));
-                Some(Input::AdvertSent { vip, leg, result: Ok(()) })
-            }
-            Output::Datagram { to, bytes } => {
-                if let Some(j) = self.hosts.iter().position(|h| h.channel == to) {
-                    let from = self.hosts[i].channel;
-                    for delay in self.net.deliveries(&mut self.rng, Wire::Channel, i, j) {
-                        self.push(delay, j, Happening::Datagram { from, bytes: bytes.clone() });
-                    }
-                }
-                None
-            }
-            Output::Step(step) => {
-                let (result, change) = self.hosts[i].kernel.step(self.now, &step);
-                let refresh = matches!(change, Some(Change::There(_)));
-                if let Some(change) = change {
-                    if !refresh {
-                        self.note(format!("{}: {step:?}", name(i)));
-                    }
-                    self.push(EVENT_DELAY, i, Happening::Kernel(change));
-                }
-                if let Some(at) = self.hosts[i].kernel.next_expiry() {
-                    self.push(at.saturating_duration_since(self.now), i, Happening::Expire);
-                }
-                Some(Input::StepDone { step, result })
-            }
-            Output::Probe { vip, target, tries, wait, .. } => {
-                let found = self.hosts.iter().position(|h| IpAddr::V4(h.kernel.base) == target);
-                let answered = found.is_some_and(|j| {
-                    let carrier = self.hosts[i].kernel.carrier && self.hosts[j].kernel.carrier;
-                    let out = self.net.deliveries(&mut self.rng, Wire::Segment, i, j);
-                    let back = self.net.deliveries(&mut self.rng, Wire::Segment, j, i);
-                    carrier && !out.is_empty() && !back.is_empty()
-                });
-                let after = if answered { Duration::from_micros(300) } else { wait * u32::from(tries) };
-                let others = self.hosts[i].kernel.carrier && self.net.reachable(i);
-                let outcome = match (answered, others) {
-                    (true, _) => ProbeOutcome::Target,
-                    (false, true) => ProbeOutcome::Others,
-                    (false, false) => ProbeOutcome::Nobody,
-                };
-                self.note(format!("{} probes {target}: {outcome:?}", name(i)));
-                self.push(after, i, Happening::Probed { vip, target, outcome });
-                None
-            }
-            Output::StartCheck { check, sequence, .. } => {
-                let life = self.hosts[i].life;
-                let ok = match self.hosts[i].plane {
-                    Plane::Alive => true,
-                    Plane::Dead => false,
-                    Plane::Hung => return None,
-                };
-                self.push(Duration::from_micros(700), i, Happening::Checked { life, check, sequence, ok });
-                None
-            }
-            Output::Owner(record) => {
-                self.hosts[i].ledger.insert(record.vip.0, record);
-                None
-            }
-            Output::Event(event) => {
-                self.hosts[i].last_event_id = event.id;
-                self.note(format!("{}: #{} <- {:?} {:?}", name(i), event.id, event.cause, event.kind));
-                None
-            }
-            Output::Persist(intents) => {
-                self.hosts[i].intents = intents;
-                None
-            }
-            Output::Answer { token, answer } => {
-                self.note(format!("{}: answer {answer:?}", name(i)));
-                self.hosts[i].answers.push((token, answer));
-                None
-            }
-            Output::RunHook { .. } | Output::State { .. } => None,
-            Output::Stopped => {
-                self.note(format!("{} stopped", name(i)));
-                self.hosts[i].node = None;
-                self.hosts[i].kernel.open.clear();
-                self.calm[i] = None;
-                None
-            }
-        }
-    }
-
-    fn multicast(&mut self, i: usize, packet: &[u8]) {
-        for j in (0..self.hosts.len()).filter(|&j| j != i) {
-            for delay in self.net.deliveries(&mut self.rng, Wire::Segment, i, j) {
-                self.push(delay, j, Happening::Vrrp(packet.to_vec()));
-            }
-        }
-    }
-}
-
-fn name(i: usize) -> String {
-    format!("lb{}", i + 1)
-}
-
-fn channel_address(i: usize) -> SocketAddr {
-    SocketAddr::from(([10, 1, 0, 11 + u8::try_from(i).expect("few hosts")], 7712))
-}
-
-/// An IPv4 packet as a raw socket gives it.
-fn ip_packet(source: IpAddr, payload: &[u8]) -> Vec<u8> {
-    let IpAddr::V4(source) = source else { unreachable!("the simulated segment is IPv4") };
-    let length = u16::try_from(20 + payload.len()).expect("adverts are short");
-    let mut packet = vec![0x45, 0xc0, 0, 0, 0, 0, 0, 0, 255, 112, 0, 0];
-    packet[2..4].copy_from_slice(&length.to_be_bytes());
-    packet.extend_from_slice(&source.octets());
-    packet.extend_from_slice(&[224, 0, 0, 18]);
-    packet.extend_from_slice(payload);
-    packet
-}
-
-fn config(options: &Options, i: usize, publics: &[[u8; 32]]) -> Config {
-    let text = |s: &str| Name::new(s).expect("a valid name");
-    let priority = 254 - u8::try_from(i).expect("few hosts");
-    Config {
-        node: text(&name(i)),
-        balancers: vec![Balancer {
-            name: text("plane"),
-            kind: BalancerKind::Process,
-            source: ProcessSource::Command(vec!["/bin/plane".to_owned()]),
-            admin: None,
-        }],
-        checks: vec![Check {
-            name: text("web"),
-            probe: Probe::Tcp { address: SocketAddr::from(([127, 0, 0, 1], 80)) },
-            interval: Duration::from_millis(100),
-            fast_interval: Duration::from_millis(100),
-            timeout: Duration::from_millis(100),
-            fall: 2,
-            rise: 2,
-            shared: false,
-        }],
-        vips: vec![vip(options, priority)],
-        cluster: options.channel.then(|| ClusterConfig {
-            listen: channel_address(i),
-            key_file: "/nowhere".into(),
-            peers: (0..options.hosts)
-                .filter(|&j| j != i)
-                .map(|j| Peer { name: text(&name(j)), address: channel_address(j), public_keys: vec![publics[j]] })
-                .collect(),
-        }),
-        hooks: vec![],
-        fifo: None,
-    }
-}
-
-fn vip(options: &Options, priority: u8) -> Vip {
-    let eth0 = InterfaceName::new("eth0").expect("a valid interface");
-    let ip = IpAddr::V4(Ipv4Addr::new(192, 168, 0, 100));
-    let interval = AdvertInterval::from_duration(Duration::from_millis(options.interval_ms)).expect("a valid interval");
-    let vrrp = VrrpConfig::new(Priority::configured(priority).expect("a valid priority"), interval);
-    let leg = Leg::multicast(eth0.clone(), Vrid::new(10).expect("a valid VRID"), vec![ip]);
-    let address = VipAddress { ip, prefix: 32, interface: eth0, advertise: true, derived: false };
-    Vip {
-        balancers: vec![BalancerId(0)],
-        checks: vec![CheckId(0)],
-        last_node: options.last_node,
-        ..Vip::single(
-            Name::new("web").expect("a valid name"),
-            vec![address],
-            vec![leg],
-            VrrpConfig { preempt: options.preempt, ..vrrp },
-        )
+    /// Whether frames of host `a` reach `b` and back on some segment where the unit has a leg.
+    pub fn hear_each_other(&self, a: usize, b: usize, every: bool) -> bool {
+        let works = |i: usize, segment: u8| {
+            let host = &self.hosts[i];
+            host.kernel.interfaces[usize::from(segment)].works() && !host.mute
+        };
+        let group = matches!(self.options.shape, Shape::Group | Shape::DualGroup);
+        let sound =
+            |segment: u8| works(a, segment) && works(b, segment) && self.net.sound(Wire::Segment(segment), a, b);
+        let mut segments = 0..=u8::from(group);
+        if every { segments.all(sound) } else { segments.any(sound) }
     }
 }

@@ -1,14 +1,14 @@
 //! The kernel of a simulated host: links, addresses with lifetimes, open VRRP sockets. Steps change it, nothing else
-//! does but faults.
+//! does but faults. Its times are the host's own: a host whose clock stands still keeps its addresses.
 
 use holdfast_node::config::InterfaceName;
 use holdfast_node::io::{Address, Link, SocketKey, Step, StepError};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-/// The only interface of a simulated host.
-pub const IFINDEX: u32 = 2;
+/// How long the kernel takes to tell of a change.
+pub const EVENT_DELAY: Duration = Duration::from_micros(80);
 
 /// What a change did to the address list, for the monitor's events.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,74 +16,139 @@ pub enum Change {
     /// An address is there or was refreshed.
     There(Address),
     /// An address is gone.
-    Gone(IpAddr, u8),
+    Gone(u32, IpAddr, u8),
 }
 
-/// See the module documentation.
-#[derive(Debug)]
-pub struct Kernel {
-    /// The interface's own address; it never moves.
-    pub base: Ipv4Addr,
+/// An interface.
+#[derive(Debug, Clone)]
+pub struct Interface {
+    /// Its name; `eth0` is on segment 0, `eth1` on segment 1.
+    pub name: InterfaceName,
+    /// Changes when it is made anew.
+    pub ifindex: u32,
+    /// It is there.
+    pub present: bool,
     /// Carrier.
     pub carrier: bool,
-    /// VIP addresses and when they run out.
-    pub vips: BTreeMap<(IpAddr, u8), Instant>,
-    /// Open VRRP sockets.
-    pub open: BTreeSet<SocketKey>,
-    /// Announcements sent, with their time: the last one tells where clients' ARP caches point.
-    pub announced: Option<Instant>,
+    /// Its own IPv4 address; it never moves.
+    pub base4: Ipv4Addr,
+    /// Its own link-local address.
+    pub base6: Ipv6Addr,
+    /// It has its own addresses.
+    pub based: bool,
 }
 
-impl Kernel {
-    /// A host with this address.
-    pub fn new(base: Ipv4Addr) -> Self {
-        Self { base, carrier: true, vips: BTreeMap::new(), open: BTreeSet::new(), announced: None }
+impl Interface {
+    /// Frames pass.
+    pub fn works(&self) -> bool {
+        self.present && self.carrier
     }
 
     /// The link as the kernel reports it.
     pub fn link(&self) -> Link {
-        let name = InterfaceName::new("eth0").expect("eth0 is a valid interface name");
-        let [_, _, _, last] = self.base.octets();
-        Link { ifindex: IFINDEX, name, up: self.carrier, mac: [2, 0, 0, 0, 0, last], mtu: 1500 }
+        let [_, _, net, last] = self.base4.octets();
+        Link {
+            ifindex: self.ifindex,
+            name: self.name.clone(),
+            up: self.carrier,
+            mac: [2, 0, 0, 0, net, last],
+            mtu: 1500,
+        }
     }
 
-    /// All addresses as the kernel reports them.
-    pub fn addresses(&self) -> Vec<Address> {
-        let own = Address {
-            ifindex: IFINDEX,
-            ip: IpAddr::V4(self.base),
-            prefix: 24,
+    /// Its own addresses as the kernel reports them.
+    pub fn own(&self) -> [Address; 2] {
+        let own = |ip, prefix| Address {
+            ifindex: self.ifindex,
+            ip,
+            prefix,
             marked: false,
             secondary: false,
             tentative: false,
         };
-        std::iter::once(own).chain(self.vips.keys().map(|&(ip, prefix)| Self::vip(ip, prefix))).collect()
+        [own(IpAddr::V4(self.base4), 24), own(IpAddr::V6(self.base6), 64)]
+    }
+}
+
+/// Interface index, address, prefix length.
+pub type Key = (u32, IpAddr, u8);
+
+/// See the module documentation.
+#[derive(Debug)]
+pub struct Kernel {
+    /// By segment.
+    pub interfaces: [Interface; 2],
+    /// VIP addresses and when they run out, by the host's clock.
+    pub vips: BTreeMap<Key, Instant>,
+    /// Open VRRP sockets.
+    pub open: BTreeSet<SocketKey>,
+    next_index: u32,
+}
+
+impl Kernel {
+    /// The n-th host's.
+    pub fn new(n: u8) -> Self {
+        let interface = |segment: u8| Interface {
+            name: InterfaceName::new(&format!("eth{segment}")).expect("a valid interface name"),
+            ifindex: 2 + u32::from(segment),
+            present: true,
+            carrier: true,
+            base4: Ipv4Addr::new(192, 168, segment, 11 + n),
+            // Ordered the other way round than the IPv4 addresses.
+            base6: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, u16::from(segment), 0x100 - u16::from(n)),
+            based: true,
+        };
+        Self { interfaces: [interface(0), interface(1)], vips: BTreeMap::new(), open: BTreeSet::new(), next_index: 4 }
     }
 
-    fn vip(ip: IpAddr, prefix: u8) -> Address {
-        Address { ifindex: IFINDEX, ip, prefix, marked: true, secondary: false, tentative: false }
+    /// The interface with this index, and its segment.
+    pub fn by_index(&self, ifindex: u32) -> Option<(u8, &Interface)> {
+        (0..).zip(&self.interfaces).find(|(_, i)| i.present && i.ifindex == ifindex)
+    }
+
+    /// All links as the kernel reports them.
+    pub fn links(&self) -> Vec<Link> {
+        self.interfaces.iter().filter(|i| i.present).map(Interface::link).collect()
+    }
+
+    /// All addresses as the kernel reports them.
+    pub fn addresses(&self) -> Vec<Address> {
+        let based = self.interfaces.iter().filter(|i| i.present && i.based);
+        based.flat_map(Interface::own).chain(self.vips.keys().map(|key| vip(*key))).collect()
+    }
+
+    /// A VIP address of either family stands on an interface of this segment that has carrier.
+    pub fn answers(&self, segment: u8) -> bool {
+        let interface = &self.interfaces[usize::from(segment)];
+        interface.works() && self.vips.keys().any(|key| key.0 == interface.ifindex)
     }
 
     /// Executes a step.
     pub fn step(&mut self, now: Instant, step: &Step) -> (Result<(), StepError>, Option<Change>) {
+        let missing = |what: &str| (Err(StepError { errno: 19, what: format!("{what}: no such device") }), None);
         match *step {
-            Step::AddAddress { ip, prefix, lifetime, .. } => {
-                self.vips.insert((ip, prefix), now + lifetime);
-                (Ok(()), Some(Change::There(Self::vip(ip, prefix))))
+            Step::AddAddress { ifindex, ip, prefix, lifetime } => {
+                if self.by_index(ifindex).is_none() {
+                    return missing("add address");
+                }
+                self.vips.insert((ifindex, ip, prefix), now + lifetime);
+                (Ok(()), Some(Change::There(vip((ifindex, ip, prefix)))))
             }
-            Step::RemoveAddress { ip, prefix, .. } => {
-                let gone = self.vips.remove(&(ip, prefix)).map(|_| Change::Gone(ip, prefix));
+            Step::RemoveAddress { ifindex, ip, prefix } => {
+                let gone = self.vips.remove(&(ifindex, ip, prefix)).map(|_| Change::Gone(ifindex, ip, prefix));
                 (Ok(()), gone)
             }
-            Step::Announce { ip, .. } => {
-                if self.vips.keys().any(|&(have, _)| have == ip) {
-                    self.announced = Some(now);
+            Step::Announce { ifindex, ip } => {
+                if self.vips.keys().any(|key| (key.0, key.1) == (ifindex, ip)) {
                     (Ok(()), None)
                 } else {
                     (Err(StepError { errno: 99, what: format!("announce {ip}: not ours") }), None)
                 }
             }
             Step::OpenVrrp { socket } => {
+                if socket.ifindex.is_some_and(|ifindex| self.by_index(ifindex).is_none()) {
+                    return missing("open socket");
+                }
                 self.open.insert(socket);
                 (Ok(()), None)
             }
@@ -91,25 +156,14 @@ impl Kernel {
                 self.open.remove(&socket);
                 (Ok(()), None)
             }
-            Step::AddRoute { .. }
-            | Step::RemoveRoute { .. }
-            | Step::AddRule { .. }
-            | Step::RemoveRule { .. }
-            | Step::Guard { .. }
-            | Step::AddVmac { .. }
-            | Step::RemoveVmac { .. } => (Ok(()), None),
+            _ => (Ok(()), None),
         }
     }
 
     /// Drops what has run out.
     pub fn expire(&mut self, now: Instant) -> Vec<Change> {
-        let dead: Vec<_> = self.vips.iter().filter(|&(_, &until)| until <= now).map(|(&key, _)| key).collect();
-        dead.into_iter()
-            .map(|key| {
-                self.vips.remove(&key);
-                Change::Gone(key.0, key.1)
-            })
-            .collect()
+        let dead: Vec<Key> = self.vips.iter().filter(|&(_, &until)| until <= now).map(|(&key, _)| key).collect();
+        dead.into_iter().filter_map(|key| self.delete(key)).collect()
     }
 
     /// When the next address runs out.
@@ -117,13 +171,38 @@ impl Kernel {
         self.vips.values().min().copied()
     }
 
+    /// An address goes.
+    pub fn delete(&mut self, key: Key) -> Option<Change> {
+        self.vips.remove(&key).map(|_| Change::Gone(key.0, key.1, key.2))
+    }
+
     /// Somebody deletes a VIP address by hand.
     pub fn delete_first(&mut self) -> Option<Change> {
         let key = *self.vips.keys().next()?;
-        self.vips.remove(&key);
-        Some(Change::Gone(key.0, key.1))
+        self.delete(key)
+    }
+
+    /// An interface vanishes with all that is on it. What it was.
+    pub fn unplug(&mut self, segment: u8) -> u32 {
+        let interface = &mut self.interfaces[usize::from(segment)];
+        interface.present = false;
+        let ifindex = interface.ifindex;
+        self.vips.retain(|key, _| key.0 != ifindex);
+        self.open.retain(|socket| socket.ifindex != Some(ifindex));
+        ifindex
+    }
+
+    /// It comes back under its old name with another index.
+    pub fn plug(&mut self, segment: u8) {
+        let interface = &mut self.interfaces[usize::from(segment)];
+        if !interface.present {
+            interface.present = true;
+            interface.ifindex = self.next_index;
+            self.next_index += 1;
+        }
     }
 }
 
-/// How long the kernel takes to tell of a change.
-pub const EVENT_DELAY: Duration = Duration::from_micros(80);
+fn vip((ifindex, ip, prefix): Key) -> Address {
+    Address { ifindex, ip, prefix, marked: true, secondary: false, tentative: false }
+}

@@ -1,17 +1,26 @@
 //! The packet simulator: for each ordered pair of hosts on each network, whether a packet arrives, when and how often.
 
 use crate::rng::SimRng;
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+/// Hosts of a cluster at most.
+pub const HOSTS_MAX: usize = 6;
+/// The place of the segment's router among the hosts.
+pub const GATEWAY: usize = HOSTS_MAX;
 
 /// Which wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wire {
-    /// The clients' segment: adverts and ARP.
-    Segment,
+    /// A clients' segment: adverts, ARP and neighbour discovery. Interface `eth0` is on the first, `eth1` on the second.
+    Segment(u8),
     /// The channel's own link.
     Channel,
 }
+
+/// The segment of the first leg.
+pub const SEGMENT: Wire = Wire::Segment(0);
+/// All wires.
+pub const WIRES: [Wire; 3] = [Wire::Segment(0), Wire::Segment(1), Wire::Channel];
 
 /// How one direction of one pair behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,65 +44,82 @@ impl Default for Path {
 }
 
 /// All paths.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Net {
-    paths: BTreeMap<(Wire, usize, usize), Path>,
-    islands: BTreeSet<usize>,
+    paths: Vec<Path>,
+    islands: [[bool; HOSTS_MAX]; 2],
+}
+
+impl Default for Net {
+    fn default() -> Self {
+        let paths = vec![Path::default(); WIRES.len() * (HOSTS_MAX + 1) * (HOSTS_MAX + 1)];
+        Self { paths, islands: Default::default() }
+    }
+}
+
+fn place(wire: Wire, from: usize, to: usize) -> usize {
+    let wire = match wire {
+        Wire::Segment(n) => usize::from(n),
+        Wire::Channel => 2,
+    };
+    (wire * (HOSTS_MAX + 1) + from) * (HOSTS_MAX + 1) + to
 }
 
 impl Net {
     /// How packets from `from` to `to` fare.
     pub fn path(&self, wire: Wire, from: usize, to: usize) -> Path {
-        self.paths.get(&(wire, from, to)).copied().unwrap_or_default()
+        self.paths[place(wire, from, to)]
     }
 
     /// Changes one direction.
     pub fn set(&mut self, wire: Wire, from: usize, to: usize, path: Path) {
-        self.paths.insert((wire, from, to), path);
+        self.paths[place(wire, from, to)] = path;
     }
 
     /// Cuts or joins one direction, leaving its other properties.
     pub fn cut(&mut self, wire: Wire, from: usize, to: usize, cut: bool) {
-        let path = self.path(wire, from, to);
-        self.set(wire, from, to, Path { cut, ..path });
+        self.paths[place(wire, from, to)].cut = cut;
     }
 
     /// Everything as new.
     pub fn heal(&mut self) {
-        self.paths.clear();
-        self.islands.clear();
+        *self = Self::default();
     }
 
-    /// Takes a host off the segment, from the other `hosts` and from the clients, or puts it back.
-    pub fn isolate(&mut self, host: usize, hosts: usize, cut: bool) {
-        for other in (0..hosts).filter(|&other| other != host) {
-            self.cut(Wire::Segment, host, other, cut);
-            self.cut(Wire::Segment, other, host, cut);
+    /// Takes a host off a segment, from all others and from the clients, or puts it back.
+    pub fn isolate(&mut self, segment: u8, host: usize, cut: bool) {
+        for other in (0..=GATEWAY).filter(|&other| other != host) {
+            self.cut(Wire::Segment(segment), host, other, cut);
+            self.cut(Wire::Segment(segment), other, host, cut);
         }
-        if cut {
-            self.islands.insert(host)
-        } else {
-            self.islands.remove(&host)
-        };
+        self.islands[usize::from(segment)][host] = cut;
     }
 
     /// Clients on the segment reach this host.
-    pub fn reachable(&self, host: usize) -> bool {
-        !self.islands.contains(&host)
+    pub fn reachable(&self, segment: u8, host: usize) -> bool {
+        !self.islands[usize::from(segment)][host]
     }
 
     /// Both directions deliver every packet.
     pub fn sound(&self, wire: Wire, a: usize, b: usize) -> bool {
-        [self.path(wire, a, b), self.path(wire, b, a)].iter().all(|p| !p.cut && p.loss == 0)
+        let sound = |path: Path| !path.cut && path.loss == 0;
+        sound(self.path(wire, a, b)) && sound(self.path(wire, b, a))
     }
 
-    /// Delays after which copies of a packet arrive: none when it is lost.
-    pub fn deliveries(&self, rng: &mut SimRng, wire: Wire, from: usize, to: usize) -> Vec<Duration> {
+    /// Delays after which the copies of a packet arrive: none when it is lost.
+    pub fn deliveries(
+        &self,
+        rng: &mut SimRng,
+        wire: Wire,
+        from: usize,
+        to: usize,
+    ) -> impl Iterator<Item = Duration> + use<> {
         let path = self.path(wire, from, to);
-        if path.cut || rng.chance(path.loss) {
-            return vec![];
-        }
-        let copies = if rng.chance(path.duplicate) { 2 } else { 1 };
-        (0..copies).map(|_| Duration::from_micros(path.delay_us + rng.below(path.jitter_us + 1))).collect()
+        let arrives = !path.cut && !(path.loss > 0 && rng.chance(path.loss));
+        let twice = arrives && path.duplicate > 0 && rng.chance(path.duplicate);
+        let mut delay =
+            |there: bool| there.then(|| Duration::from_micros(path.delay_us + rng.below(path.jitter_us + 1)));
+        let copies = [delay(arrives), delay(twice)];
+        copies.into_iter().flatten()
     }
 }

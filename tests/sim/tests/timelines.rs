@@ -3,7 +3,7 @@
 use holdfast_node::config::LastNode;
 use holdfast_sim::cluster::{Cluster, Options};
 use holdfast_sim::host::Plane;
-use holdfast_sim::net::Wire;
+use holdfast_sim::net::SEGMENT;
 use std::time::Duration;
 
 fn ms(n: u64) -> Duration {
@@ -81,7 +81,7 @@ fn after_a_silent_cut_heals_one_owner_is_left_within_an_interval_and_it_announce
         assert_eq!(cluster.owners().len(), 1, "channel {channel}\n{}", cluster.trace());
         cluster.run(ms(1000));
         assert_eq!(cluster.owners(), [0], "channel {channel}\n{}", cluster.trace());
-        let announced = cluster.hosts[0].kernel.announced.expect("it announced");
+        let announced = cluster.hosts[0].announced.expect("it announced");
         assert!(announced >= healed, "the winner announces after the heal\n{}", cluster.trace());
     }
 }
@@ -104,7 +104,7 @@ fn an_isolated_backup_does_not_take_the_service_along() {
 #[test]
 fn one_way_loss_of_adverts_does_not_give_two_owners_for_long() {
     let mut cluster = pair(true);
-    cluster.net.cut(Wire::Segment, 0, 1, true);
+    cluster.net.cut(SEGMENT, 0, 1, true);
     cluster.run(ms(3000));
     assert_eq!(cluster.owners().len(), 1, "{}", cluster.trace());
 }
