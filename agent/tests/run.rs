@@ -55,6 +55,28 @@ impl Host {
         host
     }
 
+    /// With a route, a rule and a guard that move with the address.
+    fn with_extras() -> Self {
+        let host = Self::new();
+        let path = host.folder.join("holdfast.toml");
+        let config =
+            fs::read_to_string(&path).expect("written").replace("priority = 254", "priority = 254, accept = false");
+        let route = "{ to = \"default\", via = \"10.0.0.254\", interface = \"eth0\", table = 100 }";
+        let rule = "{ from = \"192.0.2.10/32\", table = 100, priority = 1000 }";
+        fs::write(path, format!("{config}routes = [{route}]\nrules = [{rule}]\n")).expect("writable");
+        host
+    }
+
+    /// Route, rule and guard that are there.
+    fn extras(&self) -> (bool, bool, bool) {
+        let words = ["netns", "exec", &self.name, "ip", "route", "show", "table", "100"];
+        let routes = Command::new("ip").args(words).output().expect("iproute2 is installed");
+        let words = ["netns", "exec", &self.name, "nft", "list", "tables"];
+        let tables = Command::new("ip").args(words).output().expect("nft is installed");
+        let rule = self.ip("-n NAME rule show priority 1000").contains("lookup 100");
+        (String::from_utf8_lossy(&routes.stdout).contains("default"), rule, !tables.stdout.is_empty())
+    }
+
     fn ip(&self, words: &str) -> String {
         let words = words.replace("NAME", &self.name);
         let output = Command::new("ip").args(words.split(' ')).output().expect("iproute2 is installed");
@@ -173,8 +195,9 @@ fn cleanup_removes_what_a_killed_agent_left_and_touches_nothing_while_one_runs()
     if !root() {
         return;
     }
-    let mut host = Host::new();
+    let mut host = Host::with_extras();
     host.start();
+    until("all is there", || (host.extras() == (true, true, true)).then_some(()));
     let refused = host.holdfast(&["cleanup"]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(host.holds(), "cleanup took a running agent's address");
@@ -192,8 +215,36 @@ fn cleanup_removes_what_a_killed_agent_left_and_touches_nothing_while_one_runs()
     let cleaned = host.holdfast(&["cleanup"]);
     assert_eq!(cleaned.status.code(), Some(0), "{}", String::from_utf8_lossy(&cleaned.stderr));
     assert!(!host.holds(), "the address stayed");
+    assert_eq!(host.extras(), (false, false, false), "route, rule, guard");
     assert!(host.ip("-n NAME address show dev eth0").contains("192.0.2.11/32"), "it took a foreign address");
     assert!(!host.folder.join("run/holdfast.sock").exists(), "the socket stayed");
     let again = host.holdfast(&["cleanup"]);
     assert_eq!((again.status.code(), again.stdout.as_slice()), (Some(0), &[][..]));
+}
+
+#[test]
+fn the_keeper_takes_away_all_that_a_hung_worker_had_and_at_its_end_what_a_dead_one_left() {
+    if !root() {
+        return;
+    }
+    let mut host = Host::with_extras();
+    host.start();
+    until("all is there", || (host.extras() == (true, true, true)).then_some(()));
+    let worker = host.worker();
+    kill(worker, nix::sys::signal::Signal::SIGSTOP);
+    // Its successor begins as Backup, and takes it back after a down time of three seconds and more.
+    until("the keeper took all of it away", || {
+        let (route, rule, _) = host.extras();
+        (!host.holds() && !route && !rule).then_some(())
+    });
+    assert!(host.log().contains("vip web: priority 0 sent, 3 removed"), "{}", host.log());
+    until("the successor has it", || (host.holds() && host.extras() == (true, true, true)).then_some(()));
+    // The keeper is told to stop while its worker is dead and the next one can't be there yet.
+    kill(host.keeper(), nix::sys::signal::Signal::SIGSTOP);
+    kill(host.worker(), nix::sys::signal::Signal::SIGKILL);
+    kill(host.keeper(), nix::sys::signal::Signal::SIGTERM);
+    kill(host.keeper(), nix::sys::signal::Signal::SIGCONT);
+    host.wait();
+    assert!(!host.holds());
+    assert_eq!(host.extras(), (false, false, false), "route, rule, guard\n{}", host.log());
 }
