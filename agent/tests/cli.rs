@@ -110,13 +110,18 @@ fn check_accepts_the_examples_and_states_computed_times() {
 #[test]
 fn the_examples_are_each_others_mirror() {
     let load = |file: &str| holdfast::config::load(Path::new(&tree(&format!("packaging/examples/{file}"))));
-    let (lb1, lb2) = (load("lb1.toml").expect("valid"), load("lb2.toml").expect("valid"));
-    let (a, b) = (lb1.cluster.expect("a pair"), lb2.cluster.expect("a pair"));
-    assert_eq!((a.peers[0].name.as_str(), a.peers[0].address), (lb2.node.as_str(), b.listen));
-    assert_eq!((b.peers[0].name.as_str(), b.peers[0].address), (lb1.node.as_str(), a.listen));
-    let (v1, v2) = (&lb1.vips[0], &lb2.vips[0]);
-    assert_eq!((&v1.name, &v1.addresses, v1.legs[0].vrid), (&v2.name, &v2.addresses, v2.legs[0].vrid));
-    assert!(v1.vrrp.priority > v2.vrrp.priority);
+    for (first, second) in [("lb1.toml", "lb2.toml"), ("gw1.toml", "gw2.toml")] {
+        let (one, two) = (load(first).expect("valid"), load(second).expect("valid"));
+        let (a, b) = (one.cluster.expect("a pair"), two.cluster.expect("a pair"));
+        assert_eq!((a.peers[0].name.as_str(), a.peers[0].address), (two.node.as_str(), b.listen));
+        assert_eq!((b.peers[0].name.as_str(), b.peers[0].address), (one.node.as_str(), a.listen));
+        assert_eq!(one.vips.len(), two.vips.len());
+        for (v1, v2) in one.vips.iter().zip(&two.vips) {
+            assert_eq!((&v1.name, &v1.members, &v1.addresses), (&v2.name, &v2.members, &v2.addresses));
+            assert_eq!((&v1.legs, &v1.vrrp.interval), (&v2.legs, &v2.vrrp.interval));
+            assert!(v1.vrrp.priority > v2.vrrp.priority);
+        }
+    }
 }
 
 #[test]

@@ -619,3 +619,49 @@ fn role_word(role: Role) -> &'static str {
         Role::Active => "active",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_with_another_checksum_is_told_with_what_to_do_about_it() {
+        let leg = |mismatch: Option<ChecksumMismatch>| LegStatus {
+            family: "ipv4".to_owned(),
+            version: 3,
+            interface: "eth0".to_owned(),
+            vrid: 10,
+            source: None,
+            peers: Vec::new(),
+            checksum: "message".to_owned(),
+            checksum_mismatch: mismatch,
+        };
+        let odd = ChecksumMismatch { peer: "192.0.2.12".to_owned(), form: "pseudo-header".to_owned() };
+        let vip = VipStatus {
+            name: "web".to_owned(),
+            group: None,
+            state: "active".to_owned(),
+            owner: None,
+            age_ms: 0,
+            addresses: Vec::new(),
+            priority: 254,
+            configured_priority: 254,
+            interface: "eth0".to_owned(),
+            vrid: 10,
+            legs: vec![leg(None), leg(Some(odd))],
+            interval_ms: 100,
+            fitness: "fit".to_owned(),
+            fitness_age_ms: 0,
+            fail_open: false,
+            reasons: Vec::new(),
+            peers: Vec::new(),
+            heard: None,
+            role_epoch: 1,
+        };
+        let told: Vec<_> = checksums(&vip).collect();
+        assert_eq!(told.len(), 1);
+        let (text, remedy) = &told[0];
+        assert!(text.starts_with("192.0.2.12 makes the checksum of VRID 10 on eth0 in another form (pseudo-header)"));
+        assert!(remedy.contains("checksum = \"auto\""), "{remedy}");
+    }
+}

@@ -1,6 +1,5 @@
 //! Reading files that somebody may have put anything in place of.
 
-use holdfast_node::config::InterfaceName;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -30,12 +29,6 @@ pub(super) fn read_regular(path: &Path, most: usize) -> io::Result<Vec<u8>> {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("longer than {most} bytes")));
     }
     Ok(bytes)
-}
-
-/// The MTU of an interface of this machine; `None`: it isn't there.
-pub(crate) fn mtu(interface: &InterfaceName) -> Option<usize> {
-    let text = std::fs::read_to_string(Path::new("/sys/class/net").join(interface.as_str()).join("mtu")).ok()?;
-    text.trim_end().parse().ok()
 }
 
 /// `No such file or directory (os error 2)` without the number, which tells people nothing.

@@ -19,10 +19,10 @@ mod values;
 mod vip;
 
 pub use error::{ConfigErrors, Finding, Kind};
-pub(crate) use file::mtu;
 use holdfast_node::config::{Config, InterfaceName, Leg};
 use holdfast_vrrp::{Family, wire};
 pub use schema::{Section, sections as schema_sections};
+use std::collections::HashMap;
 use std::path::Path;
 use toml::de::DeTable;
 use tree::{Sink, Table};
@@ -35,7 +35,26 @@ pub type MtuOf<'m> = &'m dyn Fn(&InterfaceName) -> Option<usize>;
 /// # Errors
 /// [`Kind::Syntax`] when it can't be read or isn't TOML, [`Kind::Semantics`] with everything else that is wrong.
 pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
-    load_for(path, &file::mtu)
+    let here = Mtus::here();
+    load_for(path, &|interface| here.of(interface))
+}
+
+/// The MTUs of the interfaces that are here.
+#[derive(Debug, Default)]
+pub(crate) struct Mtus(HashMap<InterfaceName, usize>);
+
+impl Mtus {
+    /// Asks the kernel of this network namespace; empty if it doesn't answer.
+    pub(crate) fn here() -> Self {
+        let links =
+            crate::os::addr::AddressSocket::open().and_then(|mut socket| socket.dump_links()).unwrap_or_default();
+        Self(links.into_iter().filter_map(|link| Some((link.name, usize::try_from(link.mtu).ok()?))).collect())
+    }
+
+    /// `None`: it isn't there.
+    pub(crate) fn of(&self, interface: &InterfaceName) -> Option<usize> {
+        self.0.get(interface).copied()
+    }
 }
 
 /// As [`load`], for a machine with these MTUs.

@@ -1,12 +1,12 @@
 //! `holdfast check`: is this a configuration, what does it promise, and what should somebody look at.
 
 use super::{budget, exit, render};
-use crate::config::{self, ConfigErrors};
-use holdfast_node::config::{BalancerId, CheckId, Config, Leg, Partition, Probe, Track, Tracked, Vip};
+use crate::config::{self, ConfigErrors, Mtus};
+use holdfast_node::config::{BalancerId, CheckId, Config, InterfaceName, Leg, Partition, Probe, Track, Tracked, Vip};
 use holdfast_node::status::Warning;
 use holdfast_vrrp::Priority;
 use std::collections::HashSet;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,13 +20,14 @@ const REALTIME_PRIORITY: u8 = 1;
 /// Looks over a file.
 pub(super) fn run(file: &Path, json: bool) -> u8 {
     // An interface that isn't there yet is judged by what nearly all have.
-    match config::load_for(file, &|interface| config::mtu(interface).or(Some(MTU))) {
+    let here = Mtus::here();
+    match config::load_for(file, &|interface| here.of(interface).or(Some(MTU))) {
         Ok(config) => {
             let warnings = warnings(&config);
             if json {
                 render::out(&format!("{}\n", model(file, &config, &warnings)));
             } else {
-                render::out(&summary(file, &config, &warnings));
+                render::out(&summary(file, &config, &here, &warnings));
             }
             exit::OK
         }
@@ -75,7 +76,7 @@ fn count(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-fn summary(file: &Path, config: &Config, warnings: &[Warning]) -> String {
+fn summary(file: &Path, config: &Config, here: &Mtus, warnings: &[Warning]) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}: ok", file.display());
     let peers = config.cluster.as_ref().map_or(0, |cluster| cluster.peers.len());
@@ -90,7 +91,7 @@ fn summary(file: &Path, config: &Config, warnings: &[Warning]) -> String {
         count(config.hooks.len(), "hook"),
     );
     for vip in &config.vips {
-        text.push_str(&promise(config, vip));
+        text.push_str(&promise(config, vip, here));
     }
     for warning in warnings {
         let _ = writeln!(text, "warning: {}; {}", warning.text, warning.remedy);
@@ -98,11 +99,20 @@ fn summary(file: &Path, config: &Config, warnings: &[Warning]) -> String {
     text
 }
 
+/// `vip web`, `group edge`.
+struct Label<'v>(&'v Vip);
+
+impl fmt::Display for Label<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", if self.0.group { "group" } else { "vip" }, self.0.name)
+    }
+}
+
 /// Addresses of a line; there may be a thousand.
 const ADDRESSES_SHOWN: usize = 8;
 
 /// What a unit is and how fast it moves.
-fn promise(config: &Config, vip: &Vip) -> String {
+fn promise(config: &Config, vip: &Vip, here: &Mtus) -> String {
     let mut text = String::new();
     let mut addresses: Vec<String> =
         vip.addresses.iter().take(ADDRESSES_SHOWN).map(|a| format!("{}/{}", a.ip, a.prefix)).collect();
@@ -112,17 +122,17 @@ fn promise(config: &Config, vip: &Vip) -> String {
     }
     let vrrp = &vip.vrrp;
     let members: Vec<&str> = vip.members.iter().map(|member| member.name.as_str()).collect();
-    let name =
-        if vip.group { format!("group {} ({})", vip.name, members.join(", ")) } else { format!("vip {}", vip.name) };
     let _ = writeln!(
         text,
-        "{name}: {}; priority {}, adverts every {}",
+        "{}{}: {}; priority {}, adverts every {}",
+        Label(vip),
+        if vip.group { format!(" ({})", members.join(", ")) } else { String::new() },
         addresses.join(", "),
         vrrp.priority,
         config::duration::show(vrrp.interval.duration()),
     );
     for leg in &vip.legs {
-        let _ = writeln!(text, "  {}", on_the_wire(leg));
+        let _ = writeln!(text, "  {}", on_the_wire(leg, here));
     }
     let line = |text: &mut String, what: &str, time: String| {
         let _ = writeln!(text, "  {what:<44} {time} (computed)");
@@ -158,7 +168,7 @@ fn promise(config: &Config, vip: &Vip) -> String {
 }
 
 /// One leg: `IPv4: VRID 10 on eth0, VRRPv3 by multicast; 1 address in an advert of 32 bytes, MTU 1500`.
-fn on_the_wire(leg: &Leg) -> String {
+fn on_the_wire(leg: &Leg, here: &Mtus) -> String {
     let way = if leg.peers.is_empty() {
         "by multicast".to_owned()
     } else {
@@ -167,7 +177,7 @@ fn on_the_wire(leg: &Leg) -> String {
     };
     let source = leg.source.map(|source| format!(" from {source}")).unwrap_or_default();
     let vmac = if leg.vmac { ", virtual MAC" } else { "" };
-    let mtu = match config::mtu(&leg.interface) {
+    let mtu = match here.of(&leg.interface) {
         Some(mtu) => format!("MTU {mtu}"),
         None => format!("MTU {MTU} assumed"),
     };
@@ -226,38 +236,40 @@ fn warnings(config: &Config) -> Vec<Warning> {
     if config.cluster.is_none() {
         warn(
             "without [cluster] nodes know nothing of each other's health: a hand-over waits for the skew time, a drain \
-             can't tell whether anybody takes over, and a shared failure empties every node"
+             can't tell whether anybody takes over, a shared failure empties every node, and equal priorities are kept \
+             apart by a jitter only"
                 .to_owned(),
             "add [cluster] with one [[cluster.peer]] per other node",
         );
     }
     for vip in &config.vips {
-        let name = &vip.name;
+        let name = Label(vip);
         let interval = vip.vrrp.interval.duration();
         if interval < REALTIME_BELOW {
             warn(
                 format!(
-                    "vip {name}: adverts every {} need real-time scheduling, `holdfast run` refuses to start without",
+                    "{name}: adverts every {} need real-time scheduling, `holdfast run` refuses to start without",
                     config::duration::show(interval)
                 ),
                 "see that the unit has LimitRTPRIO= and a real-time budget, or use 50ms and more",
             );
         }
-        if budget::checks(config, vip).next().is_none() {
+        let weighed = |of: fn(&Tracked) -> bool| vip.tracks.iter().any(|track| of(&track.what));
+        if budget::checks(config, vip).next().is_none() && !weighed(|what| matches!(what, Tracked::Check(_))) {
             warn(
-                format!("vip {name}: no check: a balancer that hangs but doesn't die is never noticed"),
+                format!("{name}: no check: a balancer that hangs but doesn't die is never noticed"),
                 "add a [[check]] with http through the real listener",
             );
         }
-        if vip.balancers.is_empty() {
+        if vip.balancers.is_empty() && !weighed(|what| matches!(what, Tracked::Balancer(_))) {
             warn(
-                format!("vip {name}: no balancer: its death is noticed by checks only, not at once"),
+                format!("{name}: no balancer: its death is noticed by checks only, not at once"),
                 "add a [[balancer]]",
             );
         }
         for address in vip.addresses.iter().filter(|a| a.prefix != if a.ip.is_ipv4() { 32 } else { 128 }) {
             warn(
-                format!("vip {name}: {}/{} is added without a route to its network", address.ip, address.prefix),
+                format!("{name}: {}/{} is added without a route to its network", address.ip, address.prefix),
                 "use /32, for IPv6 /128; the interface's own address has the network",
             );
         }
@@ -283,17 +295,17 @@ fn warnings(config: &Config) -> Vec<Warning> {
 
 /// What is allowed and seldom meant, of how a unit is held.
 fn protocol(config: &Config, vip: &Vip, warn: &mut impl FnMut(String, &str)) {
-    let (name, vrrp) = (&vip.name, &vip.vrrp);
+    let (name, vrrp) = (Label(vip), &vip.vrrp);
     if vip.group && vip.members.len() == 1 {
         warn(
-            format!("group {name}: {} is its only member", vip.members.first().map_or("", |m| m.name.as_str())),
+            format!("{name}: {} is its only member", vip.members.first().map_or("", |m| m.name.as_str())),
             "give the other vips the same group, or remove it",
         );
     }
     if vrrp.priority == Priority::OWNER {
         warn(
             format!(
-                "vip {name}: priority 255 is that of the address's owner: it takes the address at its start without \
+                "{name}: priority 255 is that of the address's owner: it takes the address at its start without \
                  listening, preempts always, and no weight lowers it"
             ),
             "use 254 unless the address is this host's own for good",
@@ -306,31 +318,31 @@ fn protocol(config: &Config, vip: &Vip, warn: &mut impl FnMut(String, &str)) {
             "without [cluster] only a jitter by address keeps both from taking over at once"
         };
         warn(
-            format!("vip {name}: another node has priority {} too; {equal}", vrrp.priority),
+            format!("{name}: another node has priority {} too; {equal}", vrrp.priority),
             "give each node its own: 254, 253, …",
         );
     }
     if !vrrp.accept {
         warn(
-            format!("vip {name}: accept = false drops what is sent to the addresses, also for a balancer of this host"),
+            format!("{name}: accept = false drops what is sent to the addresses, also for a balancer of this host"),
             "fine for a router that only forwards; a load balancer needs accept = true",
         );
     }
     if vrrp.partition == Partition::Neither {
         warn(
-            format!("vip {name}: partition = \"neither\": if the peer dies as a whole, nobody takes over"),
+            format!("{name}: partition = \"neither\": if the peer dies as a whole, nobody takes over"),
             "use \"gateway\", or \"both\", unless two owners are worse than none",
         );
     }
     if vip.legs.iter().any(|leg| leg.vmac) {
         warn(
-            format!("vip {name}: vmac = true sends frames from 00:00:5e:00:01:VRID (IPv6 00:00:5e:00:02:VRID)"),
+            format!("{name}: vmac = true sends frames from 00:00:5e:00:01:VRID (IPv6 00:00:5e:00:02:VRID)"),
             "switches with port security, hypervisors and clouds drop foreign source addresses: allow them there",
         );
     }
     if vip.legs.iter().any(|leg| leg.peers.is_empty()) && vip.legs.iter().any(|leg| !leg.peers.is_empty()) {
         warn(
-            format!("vip {name}: some of its members speak by multicast, others to peers"),
+            format!("{name}: some of its members speak by multicast, others to peers"),
             "fine if meant; a network that drops multicast silences the former",
         );
     }
@@ -358,6 +370,9 @@ fn unused(config: &Config, warn: &mut impl FnMut(String, &str)) {
     }
 }
 
+/// Missing interfaces of which each has its line.
+const MISSING_SHOWN: usize = 8;
+
 /// What isn't as it should be on this machine. The file may be meant for another one: only warnings.
 fn machine(config: &Config, warn: &mut impl FnMut(String, &str)) {
     let mut interfaces: Vec<_> = config.vips.iter().flat_map(|vip| &vip.legs).map(|leg| &leg.interface).collect();
@@ -373,10 +388,13 @@ fn machine(config: &Config, warn: &mut impl FnMut(String, &str)) {
     }));
     interfaces.sort();
     interfaces.dedup();
-    for interface in interfaces {
-        if nix::net::if_::if_nametoindex(interface.as_str()).is_err() {
-            warn(format!("there is no interface {interface} here"), "see `ip link`; the agent waits for it to come");
-        }
+    let missing = |interface: &&InterfaceName| nix::net::if_::if_nametoindex(interface.as_str()).is_err();
+    let missing: Vec<&InterfaceName> = interfaces.into_iter().filter(missing).collect();
+    for interface in missing.iter().take(MISSING_SHOWN) {
+        warn(format!("there is no interface {interface} here"), "see `ip link`; the agent waits for it to come");
+    }
+    if let Some(more) = missing.len().checked_sub(MISSING_SHOWN).filter(|more| *more > 0) {
+        warn(format!("there are no interfaces here for {more} more names"), "see `ip link`; the agent waits for them");
     }
     let Some(cluster) = &config.cluster else { return };
     match crate::run::secret_key(&cluster.key_file) {
@@ -456,7 +474,7 @@ mod tests {
     fn the_legs_of_a_vip_are_told_with_the_size_of_their_adverts() {
         let both = "[\"192.0.2.1/32\", \"2001:db8::1/128\"]";
         let config = of("", both, "priority = 254", "");
-        let text = promise(&config, &config.vips[0]);
+        let text = promise(&config, &config.vips[0], &Mtus::default());
         for part in [
             "vip v: 192.0.2.1/32, 2001:db8::1/128, fe80::200:5eff:fe00:201/128; priority 254",
             "IPv4: VRID 1 on nosuch0, VRRPv3 by multicast; 1 address in an advert of 32 bytes, MTU 1500 assumed",
@@ -466,7 +484,7 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         let v2 = of("", both, "priority = 100, version = 2, peers = [\"10.0.0.2\", \"fe80::2\"], min_ttl = 254", "");
-        let text = promise(&v2, &v2.vips[0]);
+        let text = promise(&v2, &v2.vips[0], &Mtus::default());
         for part in
             ["VRRPv2 to 10.0.0.2 (TTL at least 254)", "VRRPv3 to fe80::2", "gives it away, skew of VRRPv2", "609ms"]
         {
@@ -479,7 +497,7 @@ mod tests {
         let second = "group = \"edge\"\n[[vip]]\nname = \"w\"\ngroup = \"edge\"\naddresses = [\"10.2.0.1/32\"]\n\
                       vrrp = { interface = \"nosuch1\", vrid = 1, priority = 254 }\n";
         let config = of("", "[\"192.0.2.1/32\"]", "priority = 254", second);
-        let text = summary(Path::new("f"), &config, &[]);
+        let text = summary(Path::new("f"), &config, &Mtus::default(), &[]);
         assert!(text.contains("2 VIPs") && text.contains("group edge (v, w): 192.0.2.1/32, 10.2.0.1/32"), "{text}");
         assert!(text.contains("VRID 1 on nosuch0") && text.contains("VRID 1 on nosuch1"), "{text}");
     }
@@ -513,7 +531,7 @@ mod tests {
         let check = "[[check]]\nname = \"c\"\ntcp = \"127.0.0.1:80\"";
         let track = "track = [{ check = \"c\", weight = -20 }, { interface = \"nosuch1\", up_delay = \"2s\" }]";
         let config = of(check, "[\"192.0.2.1/32\"]", "priority = 254, rivals = [253]", track);
-        let text = promise(&config, &config.vips[0]);
+        let text = promise(&config, &config.vips[0], &Mtus::default());
         assert!(text.contains("track: without check c priority 254 becomes 234"), "{text}");
         assert!(text.contains("track: without interface nosuch1 (up after 2s, down after 0ms) this node"), "{text}");
         assert!(!text.contains("detect: c"), "{text}");

@@ -51,18 +51,8 @@ pub(super) struct LegKeys {
 }
 
 /// Keys that members of a group must have alike.
-const SHARED: [&str; 10] = [
-    "priority",
-    "interval",
-    "preempt",
-    "preempt_delay",
-    "startup_delay",
-    "accept",
-    "partition",
-    "gateway",
-    "rivals",
-    "version",
-];
+const SHARED: [&str; 9] =
+    ["priority", "interval", "preempt", "preempt_delay", "startup_delay", "accept", "partition", "gateway", "rivals"];
 
 /// The key `vrrp`.
 pub(super) fn vrrp(vip: &Table<'_>, sink: &mut Sink) -> VrrpRead {
