@@ -73,9 +73,9 @@ fn route(table: &Table<'_>, vrrp_interface: Option<&InterfaceName>, sink: &mut S
         table.get(key).map(|value| host_address(&value, family, accepted, sink))
     };
     let via = of_family("via", "the next hop, of the destination's address family", family, sink);
-    let family = family.or(via.flatten().map(Family::of));
+    let family = family.or_else(|| via.flatten().map(Family::of));
     let source = of_family("source", "the source address preferred, of the destination's address family", family, sink);
-    let family = family.or(source.flatten().map(Family::of));
+    let family = family.or_else(|| source.flatten().map(Family::of));
     let destination = match (default, family, &to) {
         (false, ..) => destination,
         (true, Some(Family::V4), _) => Some((IpAddr::from([0; 4]), 0)),

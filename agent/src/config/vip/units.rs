@@ -46,7 +46,7 @@ fn unit(members: Vec<VipRead>, known: &Known<'_>, sink: &mut Sink) -> Option<Vip
     let mut vrrp = lead.vrrp.clone();
     vrrp.rivals = rivals.cloned().unwrap_or_default();
     let mut vip =
-        Vip::single(group.or(first.name.as_ref().map(|(name, _)| name))?.clone(), Vec::new(), Vec::new(), vrrp);
+        Vip::single(group.or_else(|| first.name.as_ref().map(|(name, _)| name))?.clone(), Vec::new(), Vec::new(), vrrp);
     vip.group = group.is_some();
     vip.members.clear();
     (vip.announce, vip.last_node) = (lead.announce, lead.last_node);
@@ -84,7 +84,7 @@ fn agree(items: &[(&VipRead, &VipItem)], sink: &mut Sink) {
                 shown(ours),
             );
             let place = |at: &str| item.places.iter().find(|(key, _)| *key == at).map(|(_, place)| place);
-            let Some(place) = place(key).or(other.group.as_ref().map(|(_, place)| place)) else { continue };
+            let Some(place) = place(key).or_else(|| other.group.as_ref().map(|(_, place)| place)) else { continue };
             sink.at(place, what);
         }
     }
