@@ -104,7 +104,8 @@ impl Pair {
             let at = now();
             let done = self.act(step);
             let rested = done.and_then(|()| self.rest(step.after));
-            let seen = self.seen(at.saturating_sub(2 * ns(self.cell.interval())));
+            // Back to where `rest` has seen an advert of the owner and nothing of the other one.
+            let seen = self.seen(at.saturating_sub(self.window()));
             let mut outcome = judge(&self.cell, step, at, &seen, limits);
             if let Err(e) = rested {
                 outcome.failed.push(format!("{e:#}"));
@@ -157,9 +158,13 @@ impl Pair {
         seen
     }
 
+    fn window(&self) -> Ns {
+        2 * ns(self.cell.interval()) + 100 * MS
+    }
+
     /// Waits until one router alone has owned every address for two intervals, by its adverts and its answers.
     fn rest(&self, owner: Lb) -> Result<()> {
-        let window = 2 * ns(self.cell.interval()) + 100 * MS;
+        let window = self.window();
         let mut why = String::new();
         let rested = wait_for(REST, Duration::from_millis(20), || {
             why.clear();
