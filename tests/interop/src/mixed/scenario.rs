@@ -183,8 +183,10 @@ fn judge_family(
     if step.before == step.after {
         return;
     }
-    let zero = judge::gave_up(seen, step.before, family, at);
-    let Some(first) = judge::first_advert(seen, step.after, family, at) else { return };
+    // The stamps of frames and our own look at the clock differ by a little.
+    let since = at.saturating_sub(5 * MS);
+    let zero = judge::gave_up(seen, step.before, family, since);
+    let Some(first) = judge::first_advert(seen, step.after, family, since) else { return };
     let last = judge::last_sign(seen, step.before, family, first);
     let takeover = ms_between(zero.filter(|z| *z <= first).unwrap_or(at), first);
     outcome.takeover_ms = Some(outcome.takeover_ms.map_or(takeover, |t| t.max(takeover)));

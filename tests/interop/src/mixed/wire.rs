@@ -107,11 +107,10 @@ fn receive(fd: &OwnedFd, ports: [u32; 2], log: &Mutex<Vec<Seen>>, stop: &dyn Fn(
         let mut parts = [IoSliceMut::new(&mut buffer)];
         let message = recvmsg::<LinkAddr>(fd.as_raw_fd(), &mut parts, Some(&mut control), MsgFlags::empty());
         let Ok(message) = message else { continue }; // the timeout, or a port that went down
-        let read = now();
         let stamp = message.cmsgs().ok().and_then(|mut all| {
             all.find_map(|c| if let ControlMessageOwned::ScmTimestampns(t) = c { Some(t) } else { None })
         });
-        let age = stamp.and_then(|t| age(t.tv_sec(), t.tv_nsec())).unwrap_or(0);
+        let at = stamp.and_then(|t| when(t.tv_sec(), t.tv_nsec())).unwrap_or_else(now);
         let Some(from) = message.address else { continue };
         let length = message.bytes;
         if from.pkttype() == OUTGOING {
@@ -120,7 +119,6 @@ fn receive(fd: &OwnedFd, ports: [u32; 2], log: &Mutex<Vec<Seen>>, stop: &dyn Fn(
         let index = u32::try_from(from.ifindex()).unwrap_or(0);
         let Some(by) = Lb::BOTH.into_iter().find(|lb| ports[lb.index()] == index) else { continue };
         let Some((family, what)) = buffer.get(..length).and_then(classify) else { continue };
-        let at = read.saturating_sub(age);
         if let Ok(mut log) = log.lock() {
             // In order, also when the wall clock was set between two frames.
             let at = at.max(log.last().map_or(0, |s| s.at));
@@ -130,11 +128,21 @@ fn receive(fd: &OwnedFd, ports: [u32; 2], log: &Mutex<Vec<Seen>>, stop: &dyn Fn(
     Ok(())
 }
 
-/// How long ago a wall-clock time was; none if the clock says that it lies ahead or more than 10 s back.
-fn age(seconds: i64, nanoseconds: i64) -> Option<Ns> {
+/// A wall-clock time on the lab's clock; none if it lies ahead or more than 10 s back.
+fn when(seconds: i64, nanoseconds: i64) -> Option<Ns> {
     let then = u64::try_from(seconds).ok()? * 1_000_000_000 + u64::try_from(nanoseconds).ok()?;
-    let wall = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok()?;
-    wall.checked_sub(then).filter(|age| *age < 10_000 * MS)
+    let (mut before, mut wall, mut after) = (0, 0, Ns::MAX);
+    // Both clocks at one moment: again if this thread was put aside in between.
+    for _ in 0..5 {
+        before = now();
+        wall = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok()?;
+        after = now();
+        if after - before < MS / 10 {
+            break;
+        }
+    }
+    let age = wall.checked_sub(then).filter(|age| *age < 10_000 * MS)?;
+    Some((before + (after - before) / 2).saturating_sub(age))
 }
 
 /// What a frame says about the virtual address, if anything.
