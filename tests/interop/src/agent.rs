@@ -5,6 +5,7 @@ use anyhow::{Context, Result, bail};
 use holdfast_lab::fabric::{Fabric, Lb, VIP, VRID, wait_for};
 use holdfast_lab::netns::Netns;
 use holdfast_lab::process::{Proc, children, kill_pid};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -61,8 +62,9 @@ impl Agent {
         Ok(agent)
     }
 
-    /// SIGKILL for the keeper and all that it started, the worker first.
+    /// SIGKILL for the keeper and all that it started, as at once: none sees another go.
     pub fn kill(mut self) {
+        let _stopped = self.keeper.fd().signal(Signal::STOP);
         children(self.keeper.pid()).into_iter().for_each(|child| kill_pid(child.pid));
         self.keeper.kill();
     }

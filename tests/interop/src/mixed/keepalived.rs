@@ -58,7 +58,8 @@ impl Keepalived {
             }
             if seat.cell.transport == Transport::Unicast {
                 let (own, peer) = (seat.own(family), seat.peer(family));
-                write!(t, "  unicast_src_ip {own}\n  unicast_peer {{\n    {peer}\n  }}\n")?;
+                // Without the TTL, IPv6 adverts leave with hop limit 64 (2.2.7), which a peer must not accept by itself.
+                write!(t, "  unicast_src_ip {own}\n  unicast_ttl 255\n  unicast_peer {{\n    {peer}\n  }}\n")?;
             }
             write!(t, "  virtual_ipaddress {{\n{addresses}  }}\n}}\n")?;
         }
@@ -91,9 +92,9 @@ impl Node for Keepalived {
 
     fn kill(&mut self) -> Result<()> {
         let mut daemon = self.daemon.take().context("keepalived isn't running")?;
-        let vrrp = children(daemon.pid());
-        // The child would give the address up if its parent went first.
-        vrrp.into_iter().for_each(|child| kill_pid(child.pid));
+        // A host's memory is gone at once: no parent that sees its child go, no child that gives the address up.
+        let _stopped = daemon.fd().signal(Signal::STOP);
+        children(daemon.pid()).into_iter().for_each(|child| kill_pid(child.pid));
         daemon.kill();
         Ok(())
     }
