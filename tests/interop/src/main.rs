@@ -28,9 +28,6 @@ struct Arguments {
     /// Pairs without Holdfast as well: what fails there is the peers' or the harness's doing
     #[arg(long)]
     baselines: bool,
-    /// Cells that wait for something in the agent as well
-    #[arg(long)]
-    waiting: bool,
     /// Against the figures themselves, not CI's wider limits; nothing is run a second time
     #[arg(long)]
     strict: bool,
@@ -51,7 +48,7 @@ fn main() -> Result<ExitCode> {
     holdfast_lab::env::require_basics()?;
     holdfast_lab::residue::remove_on_signal()?;
     let chosen = matrix(a.baselines).into_iter().filter(|c| a.cell.iter().all(|part| c.to_string().contains(part)));
-    let (run, wait): (Vec<Cell>, Vec<Cell>) = chosen.partition(|c| a.waiting || c.waits().is_none());
+    let run: Vec<Cell> = chosen.collect();
     let o = Options {
         rounds: a.rounds,
         jobs: a.jobs,
@@ -64,15 +61,13 @@ fn main() -> Result<ExitCode> {
         done.failures.iter().for_each(|f| println!("{f}"));
     });
     println!("{}", table(&all));
-    wait.iter().for_each(|c| println!("waits {c}: {}", c.waits().unwrap_or_default()));
     let failed = all.iter().filter(|d| d.skipped.is_none() && !d.pass()).count();
     let passed = all.iter().filter(|d: &&Done| d.pass()).count();
     let skipped = all.len() - passed - failed;
-    let note = format!("{passed} cells passed, {failed} failed, {skipped} skipped, {} wait", wait.len());
+    let note = format!("{passed} cells passed, {failed} failed, {skipped} skipped");
     if let Some(file) = &a.json {
         let cells: Vec<_> = all.iter().map(unit).collect();
-        let waiting: Vec<_> = wait.iter().map(ToString::to_string).collect();
-        let document = json!({"note": note, "cells": cells, "waiting": waiting});
+        let document = json!({"note": note, "cells": cells});
         std::fs::write(file, format!("{document}\n")).with_context(|| file.display().to_string())?;
     }
     println!("{note}");

@@ -14,6 +14,12 @@ fn named(name: &str) -> Cell {
     *matrix(true).iter().find(|c| c.to_string() == name).expect("in the matrix")
 }
 
+/// Steps of a round without ours.
+fn steps() -> usize {
+    let cell = named("frr > frr, v2 IPv4 multicast");
+    ROUND.iter().filter(|step| step.to.at(&cell).is_some()).count()
+}
+
 #[test]
 fn two_keepaliveds_go_through_a_round_without_ours() -> Result<()> {
     if skipped(&["keepalived"]) {
@@ -21,7 +27,7 @@ fn two_keepaliveds_go_through_a_round_without_ours() -> Result<()> {
     }
     let done = cell(named("keepalived > keepalived, v3 IPv4 multicast, pseudo-header"), &ONE);
     ensure!(done.pass(), "{}", done.failures.concat());
-    ensure!(done.outcomes.len() == ROUND.len(), "{}", table(&[done]));
+    ensure!(done.outcomes.len() == steps(), "{}", table(&[done]));
     Ok(())
 }
 
@@ -31,6 +37,6 @@ fn two_vrrpds_go_through_a_round_without_ours() -> Result<()> {
         return Ok(());
     }
     let done = cells(&[named("frr > frr, v3 IPv4 multicast, pseudo-header")], &ONE, |_| {});
-    ensure!(done.iter().all(|d| d.pass() && d.outcomes.len() == ROUND.len()), "{}", table(&done));
+    ensure!(done.iter().all(|d| d.pass() && d.outcomes.len() == steps()), "{}", table(&done));
     Ok(())
 }

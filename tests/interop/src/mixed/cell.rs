@@ -132,18 +132,12 @@ impl Cell {
         None
     }
 
-    /// Why the agent can't do it yet, if it can't.
+    /// How late the peer may be with its first advert after it answers for the address: vrrpd brings the interface up,
+    /// loses the IPv6 advert that it sends meanwhile, and sends the next one after an interval.
     #[must_use]
-    pub fn waits(&self) -> Option<&'static str> {
-        if !self.mixed() {
-            return None;
-        }
-        let ours_preferred = self.preferred == Kind::Holdfast;
-        match (self.version, self.families, self.transport, self.checksum) {
-            (Version::V3, [Family::V4], Transport::Multicast, _) if !ours_preferred => None,
-            (Version::V3, [Family::V4], Transport::Multicast, _) => Some("the agent sends one checksum form"),
-            _ => Some("the agent has version 3, IPv4, multicast"),
-        }
+    pub fn late_first_advert(&self) -> Duration {
+        let frr = self.preferred == Kind::Frr || self.other == Kind::Frr;
+        if frr && self.families.contains(&Family::V6) { self.interval() } else { Duration::ZERO }
     }
 }
 

@@ -2,10 +2,13 @@
 
 use super::cell::{Checksum, Family, Kind, Transport, VIP6, Version};
 use super::node::{Node, Seat, tail};
+use super::scenario::{HIGH, LOW, LOWEST};
 use crate::agent::Agent;
 use anyhow::{Context, Result, bail, ensure};
-use holdfast_lab::fabric::{VIP, VRID};
+use holdfast_lab::fabric::{VIP, VRID, wait_for};
+use holdfast_lab::process::{children, kill_pid};
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// One agent.
@@ -48,11 +51,27 @@ impl Holdfast {
             let peers: Vec<String> = seat.cell.families.iter().map(|&f| format!("\"{}\"", seat.peer(f))).collect();
             write!(vrrp, ", peers = [{}]", peers.join(", "))?;
         }
-        Ok(format!(
-            "[node]\nname = \"{}\"\n\n[[vip]]\nname = \"web\"\naddresses = [{}]\nvrrp = {{ {vrrp} }}\n",
-            seat.lb.name(),
-            addresses.join(", ")
-        ))
+        let mut t = format!("[node]\nname = \"{}\"\n\n", seat.lb.name());
+        let mut track = String::new();
+        if seat.priority == HIGH {
+            // Its priority changes while it runs when something that it tracks with a weight does.
+            write!(vrrp, ", rivals = [{LOW}]")?;
+            write!(
+                t,
+                "[[check]]\nname = \"wish\"\nexec = [\"/usr/bin/test\", \"!\", \"-e\", \"{}\"]\ninterval = \"100ms\"\n\
+                 fast_interval = \"100ms\"\ntimeout = \"100ms\"\nfall = 1\nrise = 1\n\n",
+                self.wish().display()
+            )?;
+            let weight = i16::from(LOWEST) - i16::from(HIGH);
+            track = format!("checks = []\ntrack = [{{ check = \"wish\", weight = {weight} }}]\n");
+        }
+        write!(t, "[[vip]]\nname = \"web\"\naddresses = [{}]\nvrrp = {{ {vrrp} }}\n{track}", addresses.join(", "))?;
+        Ok(t)
+    }
+
+    /// The priority is low while this file is there.
+    fn wish(&self) -> PathBuf {
+        self.seat.file("low-priority")
     }
 
     fn agent(&mut self) -> Result<&mut Agent> {
@@ -96,8 +115,29 @@ impl Node for Holdfast {
         self.client(&["undrain"]).map(|_| ())
     }
 
-    fn set_priority(&mut self, _priority: u8) -> Result<()> {
-        bail!("the agent takes a new priority only at its start")
+    fn set_priority(&mut self, priority: u8) -> Result<()> {
+        match priority {
+            LOWEST => std::fs::write(self.wish(), "")?,
+            HIGH => std::fs::remove_file(self.wish())?,
+            other => bail!("its configuration knows {HIGH} and {LOWEST}, not {other}"),
+        }
+        Ok(())
+    }
+
+    fn crash(&mut self) -> Result<()> {
+        let keeper = self.agent()?.keeper.pid();
+        let worker = || children(keeper).into_iter().find(|child| child.comm.starts_with("holdfast")).map(|c| c.pid);
+        let old = worker().context("the keeper has a worker")?;
+        kill_pid(old);
+        let agent = self.agent()?;
+        let again = wait_for(Duration::from_secs(10), Duration::from_millis(10), || {
+            let new = worker().is_some_and(|new| new != old);
+            Ok(new && agent.state().is_ok_and(|state| state == "active" || state == "backup"))
+        })?;
+        ensure!(again, "no worker takes part within 10 s of the crash");
+        // A peer that doesn't understand what the new one sends shows only now.
+        std::thread::sleep(self.seat.cell.down_time(LOW) + self.seat.cell.interval());
+        Ok(())
     }
 
     fn complaint(&mut self) -> Result<Option<String>> {

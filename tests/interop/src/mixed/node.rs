@@ -4,7 +4,7 @@ use super::cell::{Cell, Family, Kind, Version, address6, link_local};
 use super::frr::Frr;
 use super::holdfast::Holdfast;
 use super::keepalived::Keepalived;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use holdfast_lab::fabric::{Fabric, Lb, ip_batch};
 use holdfast_lab::netns::Netns;
 use std::net::IpAddr;
@@ -48,6 +48,13 @@ pub trait Node {
     /// # Errors
     /// It refuses.
     fn set_priority(&mut self, priority: u8) -> Result<()>;
+    /// Kills the process that speaks VRRP and leaves the one that watches it.
+    ///
+    /// # Errors
+    /// There is none.
+    fn crash(&mut self) -> Result<()> {
+        bail!("only ours is told to")
+    }
     /// What it has to complain about, if it can tell; asked at the end of each round.
     ///
     /// # Errors

@@ -101,8 +101,9 @@ impl Pair {
     fn round(&mut self, limits: Limits, verbose: bool) -> (Vec<Outcome>, Option<String>) {
         let mut outcomes = Vec::new();
         for step in &ROUND {
+            let Some(lb) = step.to.at(&self.cell) else { continue };
             let at = now();
-            let done = self.act(step);
+            let done = self.act(step, lb);
             let rested = done.and_then(|()| self.rest(step.after));
             // Back to where `rest` has seen an advert of the owner and nothing of the other one.
             let seen = self.seen(at.saturating_sub(self.window()));
@@ -124,8 +125,7 @@ impl Pair {
         (outcomes, None)
     }
 
-    fn act(&mut self, step: &Step) -> Result<()> {
-        let lb = step.to.at(&self.cell);
+    fn act(&mut self, step: &Step, lb: Lb) -> Result<()> {
         let node = &mut self.nodes[lb.index()];
         match step.act {
             Act::Die => {
@@ -147,6 +147,7 @@ impl Pair {
             Act::Start => node.start(),
             Act::Give => node.set_priority(if lb == Lb::Lb1 { LOWEST } else { HIGHEST }),
             Act::Take => node.set_priority(if lb == Lb::Lb1 { HIGH } else { LOW }),
+            Act::Crash => node.crash(),
         }
     }
 
@@ -196,7 +197,7 @@ impl Pair {
 
     /// All that can be said about a failure.
     fn tell(&self, step: &Step, at: Ns, outcome: &Outcome, seen: &[Seen]) -> String {
-        let mut t = format!("{}: {:?} of {:?}\n", self.cell, step.act, step.to.at(&self.cell));
+        let mut t = format!("{}: {:?} of {:?}\n", self.cell, step.act, step.to);
         outcome.failed.iter().for_each(|f| t += &format!("  {f}\n"));
         t += "  on the wire, ms since the step (answers: the first and the last of each row of them):\n";
         for line in timeline(seen, at) {
