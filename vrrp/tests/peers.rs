@@ -81,6 +81,23 @@ fn peers_that_differ_each_hear_their_own_checksum() {
 }
 
 #[test]
+fn one_that_resumes_sends_what_its_former_run_had_learnt_until_a_peer_is_heard() {
+    use ChecksumForm::{Message, PseudoHeader};
+    let now = time_zero();
+    let resumed = |mode: ChecksumMode| {
+        let mut router = Router::new(with_legs(vec![LegConfig { checksum: mode, ..leg() }], cs(10)), now);
+        router.assume_pseudo_header(LegId(0), false);
+        resume(&mut router, now, host(5), 100);
+        let sent = packets(&drain(&mut router))[0][0].clone();
+        (decode_message(&sent.payload, host(5), sent.destination).unwrap().1, router)
+    };
+    let (first, mut router) = resumed(ChecksumMode::Auto);
+    assert_eq!(first, PseudoHeader, "a silent Backup may understand nothing else");
+    assert_eq!(exchange(&mut router, now, 1, Message).0, Message);
+    assert_eq!(resumed(ChecksumMode::Rfc9568).0, Message, "what the file says stands");
+}
+
+#[test]
 fn a_fixed_checksum_is_kept_and_the_difference_told() {
     use ChecksumForm::{Message, PseudoHeader};
     let now = time_zero();

@@ -267,6 +267,9 @@ pub struct OwnerRecord {
     pub resign: Vec<Resign>,
     /// Advert interval: how long a resume may take.
     pub interval: Duration,
+    /// Legs of an Active whose adverts have the pseudo-header's checksum, and whether they go out with the RFC's as well:
+    /// learnt, and to be known by the next worker.
+    pub pseudo_header: Vec<(u16, bool)>,
 }
 
 /// What a new worker is told at its start.
@@ -278,6 +281,8 @@ pub struct Boot {
     pub seed: [u8; 32],
     /// VIPs that the former worker held and still has in the kernel: (VIP name, role epoch). Resume as Active.
     pub resume: Vec<(String, u64)>,
+    /// Of these, [`OwnerRecord::pseudo_header`] where it isn't empty.
+    pub pseudo_header: Vec<(String, Vec<(u16, bool)>)>,
     /// Stored intents (drains).
     pub intents: crate::drain::Intents,
     /// The channel's static secret key (none: no `[cluster]`).

@@ -119,6 +119,11 @@ impl Node {
                 view.assumed_fit_until = Some(now + crate::turn::ASSUMED_FIT);
             }
         }
+        for (name, legs) in boot.pseudo_header {
+            if let Some(view) = by_name.get(&name).and_then(|id| world.vips.get_mut(usize::from(id.0))) {
+                view.resume_pseudo_header = legs;
+            }
+        }
         let channel = match (&config.cluster, boot.secret_key) {
             (Some(cluster), Some(secret_key)) => {
                 let peer = |p: &crate::config::Peer| PeerConfig {

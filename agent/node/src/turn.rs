@@ -4,7 +4,7 @@
 //! "take it now" first, then the ledger and the removal (or, with linger, the removal when the successor is seen).
 
 use crate::announce::Announcer;
-use crate::config::{HookEvent, Member, Tracked, VipAddress, VipId};
+use crate::config::{HookEvent, Leg, Member, Tracked, VipAddress, VipId};
 use crate::decide::{Leave, LegPath, Participation, VipPlan, decide_one, socket_of, stands_until};
 use crate::diff::{BATCH, BATCH_PAUSE, Key, Wanted, diff};
 use crate::extras::{self, Extras};
@@ -16,7 +16,7 @@ use crate::node::Node;
 use crate::vip::VipRun;
 use crate::world::{Fault, FaultKind, Leaving, VipView, Withheld};
 use holdfast_statesync::message::{BalancerReport, Fitness, Message, Role, VipReport};
-use holdfast_vrrp::{Input, LegId, Priority, State};
+use holdfast_vrrp::{ChecksumMode, Family, Input, LegId, Priority, State};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -228,6 +228,9 @@ impl Node {
             (Participation::Run { priority }, Some(_)) if state == State::Initialize => {
                 if let Some(epoch) = self.view_mut(id).resume.take() {
                     self.view_mut(id).role_epoch = epoch;
+                    for (leg, as_well) in std::mem::take(&mut self.view_mut(id).resume_pseudo_header) {
+                        self.run_mut(id).router.assume_pseudo_header(LegId(leg), as_well);
+                    }
                     self.route(now, id, Input::Resume { priority });
                 } else {
                     self.route(now, id, Input::Start { priority });
@@ -440,6 +443,7 @@ impl Node {
                 vmacs: of.vmacs.into_iter().collect(),
                 resign,
                 interval: vip.vrrp.interval.duration(),
+                pseudo_header: if active { self.pseudo_header_legs(id) } else { Vec::new() },
             };
             let same = match &run.record {
                 Some(old) => *old == record,
@@ -450,6 +454,13 @@ impl Node {
                 self.out.owners.push(Output::Owner(record));
             }
         }
+    }
+
+    /// The legs that had to learn what their peers understand, for the next worker.
+    fn pseudo_header_legs(&self, id: VipId) -> Vec<(u16, bool)> {
+        let choice = |(_, leg): &(u16, &Leg)| leg.checksum == ChecksumMode::Auto && leg.family == Family::V4;
+        let legs = (0..).zip(&self.vip_config(id).legs).filter(choice);
+        legs.filter_map(|(leg, _)| Some((leg, self.run(id).router.pseudo_header(LegId(leg))?))).collect()
     }
 
     /// The priority-0 adverts of every leg, for the keeper.

@@ -153,6 +153,8 @@ pub struct VipView {
     pub assumed_fit_until: Option<Instant>,
     /// A former worker held it: to be resumed with this role epoch.
     pub resume: Option<u64>,
+    /// Legs on which the former worker had learnt that its peers want the pseudo-header's checksum.
+    pub resume_pseudo_header: Vec<(u16, bool)>,
     /// A peer proved to own it better, though we can't hear its adverts.
     pub yielded_to: Option<PeerId>,
     /// After a stall: no address is added before then.
@@ -345,6 +347,7 @@ impl World {
             send_failing_since: None,
             assumed_fit_until: None,
             resume: None,
+            resume_pseudo_header: Vec::new(),
             yielded_to: None,
             relisten_until: None,
             tracks: Vec::new(),

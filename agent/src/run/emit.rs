@@ -312,6 +312,7 @@ impl Outputs {
             resign: record.resign,
             interval: record.interval,
             balancers,
+            pseudo_header: record.pseudo_header,
         };
         self.keeper.send(ToKeeper::Owner(message), socket.map(AsFd::as_fd));
     }

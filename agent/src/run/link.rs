@@ -114,6 +114,7 @@ mod tests {
             resign: vec![],
             interval: Duration::from_millis(100),
             balancers: vec![],
+            pseudo_header: vec![],
         })
     }
 

@@ -41,6 +41,7 @@ use crate::balancer::watch;
 use crate::keeper::channel::{End, Received, WorkerEnd};
 use crate::os::{caps, process, sched};
 use crate::{config, ctl};
+use holdfast_node::io::Boot;
 use holdfast_node::keeper::ipc::{ToKeeper, ToWorker};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::RawFd;
@@ -107,8 +108,7 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     let keep = caps::WORKER | sched::capabilities_needed(sched::PROTOCOL_PRIORITY);
     let dropped = caps::drop_to(USER, keep).map_err(|e| e.to_string())?;
     notes.extend(dropped.notes);
-    let former_end;
-    (boot.resume, former_end) = await_boot(&mut keeper)?;
+    let former_end = await_boot(&mut keeper, &mut boot)?;
     let (watcher, lookers) = watch::pair(&config.balancers);
     let (protocol_ends, runtime_ends) = queues::pair(boot.intents.clone(), config.fifo.is_some());
     let checks = config.checks.clone();
@@ -158,11 +158,14 @@ fn bind_api(runtime_dir: &Path, notes: &mut Vec<String>) -> Option<UnixListener>
 }
 
 /// Waits for the answer to our first message: what to resume, and how the former worker ended.
-fn await_boot(keeper: &mut WorkerEnd) -> Result<(Vec<(String, u64)>, String), String> {
+fn await_boot(keeper: &mut WorkerEnd, boot: &mut Boot) -> Result<String, String> {
     let limit = Instant::now() + BOOT_PATIENCE;
     loop {
         match keeper.receive().map_err(|e| format!("keeper: {e}"))? {
-            Received::Message(ToWorker::Boot { resume, former_end, .. }, _) => return Ok((resume, former_end)),
+            Received::Message(ToWorker::Boot { resume, pseudo_header, former_end, .. }, _) => {
+                (boot.resume, boot.pseudo_header) = (resume, pseudo_header);
+                return Ok(former_end);
+            }
             Received::Message(ToWorker::Stop { .. }, _) => return Err("told to stop before the start".to_owned()),
             // Nothing else has a meaning before the answer.
             Received::Message(..) => {}

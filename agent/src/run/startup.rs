@@ -30,6 +30,7 @@ pub(super) fn boot(config: &Config, state_dir: &Path, notes: &mut Vec<String>) -
         epoch: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
         seed,
         resume: Vec::new(),
+        pseudo_header: Vec::new(),
         intents: intents::load(state_dir, notes),
         secret_key,
         last_event_id: journal::last_id(state_dir, notes),

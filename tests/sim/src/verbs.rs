@@ -8,7 +8,7 @@ use crate::obey::{gone, on_wire};
 use crate::options::name;
 use crate::peer::Peer;
 use holdfast_node::Node;
-use holdfast_node::io::{Boot, Input, Request};
+use holdfast_node::io::{Boot, Input, OwnerRecord, Request};
 use holdfast_vrrp::wire::Advert;
 use holdfast_vrrp::{Addresses, AdvertInterval, ChecksumForm, Family, Priority};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -62,10 +62,12 @@ impl Cluster {
         let host = &mut self.hosts[i];
         let vips = host.config.vips.clone();
         let held = host.ledger.values().filter(|r| r.active && resume);
+        let of = |r: &OwnerRecord| vips[usize::from(r.vip.0)].name.as_str().to_owned();
         let boot = Boot {
             epoch,
             seed,
-            resume: held.map(|r| (vips[usize::from(r.vip.0)].name.as_str().to_owned(), r.role_epoch)).collect(),
+            pseudo_header: held.clone().map(|r| (of(r), r.pseudo_header.clone())).collect(),
+            resume: held.map(|r| (of(r), r.role_epoch)).collect(),
             intents: host.intents.clone(),
             secret_key: host.secret_key.clone(),
             last_event_id: host.last_event_id,

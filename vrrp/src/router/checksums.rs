@@ -23,6 +23,8 @@ pub(super) struct Checksums {
     mode: ChecksumMode,
     sent: &'static [ChecksumForm],
     peers: Vec<Peer>,
+    /// What a former run had learnt: counts until a peer is heard.
+    assumed: &'static [ChecksumForm],
     /// Whether the present mismatch was told.
     told: bool,
 }
@@ -57,6 +59,7 @@ impl Checksums {
             mode: config.checksum,
             sent: &[ChecksumForm::Message],
             peers: Vec::with_capacity(PEERS_MAX),
+            assumed: &[],
             told: false,
         };
         checksums.set_mode(config);
@@ -67,6 +70,12 @@ impl Checksums {
     pub(super) fn set_mode(&mut self, config: &LegConfig) {
         self.only = ChecksumForm::only(config.family(), config.version);
         self.mode = config.checksum;
+        self.sent = self.choose();
+    }
+
+    /// What a former run sent: silent Backups of another make would not understand anything else.
+    pub(super) fn assume(&mut self, forms: &'static [ChecksumForm]) {
+        self.assumed = forms;
         self.sent = self.choose();
     }
 
@@ -130,7 +139,8 @@ impl Checksums {
             ChecksumMode::PseudoHeader => &[PseudoHeader],
             ChecksumMode::Auto if mutants::off("checksum-auto") => &[Message],
             ChecksumMode::Auto => {
-                let needed = |form| self.peers.iter().any(|peer| peer.needs() == Some(form));
+                let assumed = |form| self.peers.is_empty() && self.assumed.contains(&form);
+                let needed = |form| assumed(form) || self.peers.iter().any(|peer| peer.needs() == Some(form));
                 match (needed(Message), needed(PseudoHeader)) {
                     (true, true) => &[Message, PseudoHeader],
                     (false, true) => &[PseudoHeader],

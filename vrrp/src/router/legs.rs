@@ -107,6 +107,26 @@ impl Router {
         }
     }
 
+    /// Whether a leg's adverts go out with the pseudo-header's checksum, and if so whether with the RFC's as well.
+    pub fn pseudo_header(&self, leg: LegId) -> Option<bool> {
+        let forms = self.legs.get(leg.index())?.checksums.forms();
+        forms.contains(&ChecksumForm::PseudoHeader).then(|| forms.contains(&ChecksumForm::Message))
+    }
+
+    /// What [`pseudo_header`](Self::pseudo_header) told of a former run of this router, given before `Resume`. Its peers
+    /// may be silent Backups that understand no other form, so nobody would teach it again before one of them took over.
+    /// Counts with [`ChecksumMode::Auto`](crate::ChecksumMode::Auto) until a peer is heard.
+    pub fn assume_pseudo_header(&mut self, leg: LegId, as_well: bool) {
+        let (Some(leg), Some(config)) = (self.legs.get_mut(leg.index()), self.config.legs.get(leg.index())) else {
+            return;
+        };
+        leg.checksums.assume(match as_well {
+            true => &[ChecksumForm::Message, ChecksumForm::PseudoHeader],
+            false => &[ChecksumForm::PseudoHeader],
+        });
+        leg.rebuild(config, self.config.interval);
+    }
+
     /// Other legs, after a reload. The state, the priority and the timers stay: a leg that joins demotes nobody. An
     /// Active speaks on new and changed legs as soon as their source is known; on a leg that went it falls silent without
     /// a priority 0, which would make a peer that still has it take the whole unit.

@@ -84,6 +84,9 @@ pub struct VipRecord {
     pub interval: Duration,
     /// The balancers behind it that the keeper runs ([`ToKeeper::StartBalancer`]).
     pub balancers: Vec<String>,
+    /// Legs whose adverts have the pseudo-header's checksum because their peers were heard to use that, and whether they
+    /// go out with the RFC's as well: for the next worker.
+    pub pseudo_header: Vec<(u16, bool)>,
 }
 
 /// Something to be removed from the kernel. The order of the variants is that of undoing: rules, routes, devices (with
@@ -143,6 +146,8 @@ pub enum ToWorker {
         /// VIPs the former worker held and that are still held for this one: (VIP name, role epoch). Say
         /// [`ToKeeper::Owner`] for each at once, active or not.
         resume: Vec<(String, u64)>,
+        /// Of these, [`VipRecord::pseudo_header`] where it isn't empty.
+        pseudo_header: Vec<(String, Vec<(u16, bool)>)>,
         /// Workers that ended unasked since the keeper started.
         crashed_before: u32,
         /// How the former worker ended, for the journal; empty for the first one.

@@ -406,8 +406,9 @@ impl Keeper {
 
     fn boot(&mut self, now: Instant) {
         let resume = self.vips.held();
+        let pseudo_header = self.vips.held_pseudo_header();
         let former_end = self.former_end.clone();
-        self.tell(ToWorker::Boot { resume, crashed_before: self.crashed, former_end });
+        self.tell(ToWorker::Boot { resume, pseudo_header, crashed_before: self.crashed, former_end });
         if !std::mem::replace(&mut self.ready, true) {
             self.out.push(Output::Notify(Notify::Ready));
             self.unclaimed_at = Some(now + CLAIM_LIMIT);

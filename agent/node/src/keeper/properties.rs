@@ -90,6 +90,7 @@ fn record(vip: u8, set: u8, active: bool) -> VipRecord {
         resign: if active { vec![resign(vip)] } else { vec![] },
         interval: Duration::from_millis(100),
         balancers: if vip == 0 { vec!["a".to_owned()] } else { vec![] },
+        pseudo_header: vec![],
     }
 }
 

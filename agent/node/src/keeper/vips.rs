@@ -196,6 +196,12 @@ impl Vips {
             .collect()
     }
 
+    /// Of those, the legs that learnt their peers' checksum.
+    pub(super) fn held_pseudo_header(&self) -> Vec<(String, Vec<(u16, bool)>)> {
+        let held = self.entries.iter().filter(|(_, e)| e.held_until.is_some() && !e.record.pseudo_header.is_empty());
+        held.map(|(n, e)| (n.clone(), e.record.pseudo_header.clone())).collect()
+    }
+
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let held = self.entries.values().filter_map(|entry| entry.held_until).filter(|_| !mutants::off("keeper-grace"));
         held.chain(self.pending.values().filter_map(|pending| pending.retry_at)).min()

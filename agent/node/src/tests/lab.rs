@@ -271,6 +271,7 @@ impl Lab {
             epoch: 1 + (self.now - self.origin).as_nanos() as u64,
             seed: [host.last_event as u8 ^ i as u8; 32],
             resume,
+            pseudo_header: vec![],
             intents: host.intents.clone(),
             secret_key: host.secret.clone(),
             last_event_id: host.last_event,

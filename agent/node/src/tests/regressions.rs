@@ -56,7 +56,7 @@ fn unsynced() -> (Node, Instant, Vec<Output>) {
     let now = Instant::now();
     let resume = vec![("web".to_owned(), 3)];
     let intents = Intents::default();
-    let boot = Boot { epoch: 1, seed: [7; 32], resume, intents, secret_key: None, last_event_id: 0 };
+    let boot = Boot { epoch: 1, seed: [7; 32], resume, intents, ..Boot::default() };
     (Node::new(config(0, 254, &[]), boot, now), now, vec![])
 }
 

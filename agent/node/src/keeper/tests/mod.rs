@@ -159,6 +159,7 @@ fn record(vip: &str, n: u8, active: bool) -> VipRecord {
         resign: if active { vec![resign(n)] } else { vec![] },
         interval: ms(100),
         balancers: vec![],
+        pseudo_header: vec![],
     }
 }
 

@@ -36,6 +36,19 @@ fn a_crashed_worker_starts_again_at_once_and_resumes_within_its_grace() {
 }
 
 #[test]
+fn a_new_worker_is_told_which_checksum_the_former_one_had_learnt() {
+    let mut bench = Bench::working();
+    bench.say(ToKeeper::Owner(VipRecord { pseudo_header: vec![(0, false), (2, true)], ..record("web", 10, true) }));
+    bench.crash();
+    bench.hello();
+    let told = bench.log.iter().rev().find_map(|(_, output)| match output {
+        Output::SendToWorker(ToWorker::Boot { pseudo_header, .. }) => Some(pseudo_header.clone()),
+        _ => None,
+    });
+    assert_eq!(told, Some(vec![("web".to_owned(), vec![(0, false), (2, true)])]));
+}
+
+#[test]
 pub(super) fn what_no_worker_resumes_is_resigned_and_removed_at_the_end_of_the_grace() {
     let mut bench = Bench::working();
     bench.say(owner("web", 10, true));
