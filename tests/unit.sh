@@ -16,6 +16,15 @@ run() {
   fi
 }
 
+# The simulator's seeds, optimised: `[profile.sim]` in Cargo.toml.
+simulator() {
+  if cargo nextest --version >/dev/null 2>&1; then
+    run --cargo-profile sim -p holdfast-sim "$@"
+  else
+    run --profile sim -p holdfast-sim "$@"
+  fi
+}
+
 # What the tests of the interop package run: never an older build that happens to lie around.
 agent() {
   cargo build --locked -p holdfast --bin holdfast
@@ -27,12 +36,14 @@ case "$what" in
   quick) run $pure -p holdfast-sim -p holdfast --lib ;;
   ci)
     agent
-    run --workspace
+    run --workspace --exclude holdfast-sim
+    simulator
     ;;
   full)
     export HOLDFAST_CASES=${HOLDFAST_CASES:-20}
     agent
-    run --workspace
+    run --workspace --exclude holdfast-sim
+    simulator
     ;;
   *) echo "unknown argument '$what'; accepted: nothing, quick, full" >&2; exit 4 ;;
 esac
