@@ -413,6 +413,9 @@ impl Vip {
     /// The leg on whose device an address stands, if it has one: the leg that advertises it, or another address of the
     /// same member.
     pub fn vmac_leg(&self, address: &VipAddress) -> Option<&Leg> {
+        if !self.legs.iter().any(|leg| leg.vmac) {
+            return None;
+        }
         let family = if address.ip.is_ipv4() { Family::V4 } else { Family::V6 };
         let fits = |leg: &&Leg| leg.vmac && leg.interface == address.interface && leg.family == family;
         if let Some(leg) = self.legs.iter().filter(fits).find(|leg| leg.advertised.contains(&address.ip)) {

@@ -74,11 +74,11 @@ pub enum Kind {
     FailOpen { vip: String, why: String },
     /// This node gives the VIP away although no other is known to be able to serve.
     LastNode { vip: String, why: String },
-    /// An address that we own vanished and was put back.
+    /// An address that we own (or in its place a route, rule or device, named as such) vanished and was put back.
     AddressVanished { vip: String, address: String },
     /// An address vanishes again and again.
     AddressFault { vip: String, address: String, times: u32, why: String },
-    /// An address that carries our mark but isn't owned was removed at start.
+    /// An address (or route, rule, device) that carries our mark but isn't owned was removed at start.
     Scrubbed { address: String, ifindex: u32 },
     /// A change of the kernel failed.
     StepFailed { step: String, why: String, retry_ms: u64 },

@@ -1,12 +1,15 @@
 //! What the keeper does to the kernel and the segment when no worker can: send a prepared advert, remove what is ours.
 
 use crate::os::addr::AddressSocket;
+use crate::os::link;
 use crate::os::nft::Guard;
 use crate::os::route::RouteSocket;
 use crate::os::vmac::VmacSocket;
 use crate::os::vrrp;
+use holdfast_node::config::InterfaceName;
 use holdfast_node::io::{SocketKey, StepError};
 use holdfast_node::keeper::ipc::{Resign, Undo as What, VipAddress, VipRecord};
+use holdfast_node::kernel::Vmac;
 use holdfast_vrrp::Family;
 use std::collections::BTreeMap;
 use std::io;
@@ -50,7 +53,11 @@ impl Undo {
                 Err(_) => self.senders.remove(&key),
             };
         }
-        let socket = vrrp::Sender::open(key.family, key.ifindex)?;
+        let device = key.ifindex.filter(|_| is_device(resign.ifindex));
+        let socket = match device {
+            Some(ifindex) => vrrp::Sender::open_device(key.family, ifindex)?,
+            None => vrrp::Sender::open(key.family, key.ifindex)?,
+        };
         vrrp::send_to(socket.as_fd(), &packet)
     }
 
@@ -85,6 +92,11 @@ fn with<S>(
     remove(&mut socket).map_err(|error| error.what)?;
     *kept = Some(socket);
     Ok(())
+}
+
+/// Whether the interface is the device of a virtual router.
+fn is_device(ifindex: u32) -> bool {
+    InterfaceName::new(&link::name(ifindex)).is_some_and(|name| Vmac::named(&name).is_some())
 }
 
 fn key(resign: &Resign) -> SocketKey {

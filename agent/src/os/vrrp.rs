@@ -51,6 +51,9 @@ const RECEIVE_BUFFER: usize = 2 << 20;
 /// Send buffer in bytes: an advert of each of 1,000 routers in one burst.
 const SEND_BUFFER: usize = 2 << 20;
 
+/// Linux 4.15, not in libc for every target.
+const IPV6_FREEBIND: i32 = 78;
+
 /// Largest packet worth reading: 255 addresses fit, of IPv6 without and of IPv4 with the largest header.
 pub const PACKET_MAX: usize = 4096;
 
@@ -193,6 +196,19 @@ impl Sender {
             socket.set_send_buffer_size(SEND_BUFFER)?;
         }
         Ok(Self { family, interface, socket })
+    }
+
+    /// Like [`Self::open`], for the device of a virtual router: its adverts come from an address of the interface that
+    /// it sits on, which IPv6 doesn't take for one of the device's unless it is told not to look.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_device(family: Family, interface: u32) -> io::Result<Self> {
+        let sender = Self::open(family, Some(interface))?;
+        if family == Family::V6 {
+            set_option(sender.as_fd(), libc::IPPROTO_IPV6, IPV6_FREEBIND, 1)?;
+        }
+        Ok(sender)
     }
 
     /// The family.

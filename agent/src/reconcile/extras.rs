@@ -68,7 +68,7 @@ impl Extras {
     pub(super) fn sender(&mut self, key: SocketKey) -> Option<&Sender> {
         if !self.senders.contains_key(&key) {
             let vmac = Vmac::named(&InterfaceName::new(&link::name(key.ifindex?))?)?;
-            let sender = Sender::open(key.family, key.ifindex).ok()?;
+            let sender = Sender::open_device(key.family, key.ifindex?).ok()?;
             // The device may have been made anew, under another index.
             self.forget(vmac);
             self.senders.insert(key, (vmac, Arc::new(sender)));

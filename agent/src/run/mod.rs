@@ -102,6 +102,7 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
         let made = fifo::prepare(path, owner);
         notes.extend(made.err().map(|e| format!("notify fifo {}: {e}", path.display())));
     }
+    notes.extend(startup::vmac_parents(&config));
     let api = bind_api(&options.runtime_dir, &mut notes);
     // Of what starts later: the protocol thread has real-time scheduling of its own.
     notes.extend(sched::favour().err().map(|reason| reason.to_string()));

@@ -2,9 +2,12 @@
 
 use super::{intents, journal};
 use crate::config::file::{in_words, open_regular};
+use crate::os::vmac::parent_settings;
 use holdfast_node::config::Config;
 use holdfast_node::io::Boot;
 use holdfast_statesync::key::SecretKey;
+use holdfast_vrrp::Family;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, lchown};
@@ -110,6 +113,15 @@ fn give(path: &Path, user: &nix::unistd::User) -> io::Result<()> {
         lchown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))?;
     }
     Ok(())
+}
+
+/// What the interfaces lack upon which virtual MACs are to be: known before the first promotion, which would be refused.
+pub(super) fn vmac_parents(config: &Config) -> Vec<String> {
+    let legs = config.vips.iter().flat_map(|vip| &vip.legs);
+    let parents: BTreeSet<_> =
+        legs.filter(|leg| leg.vmac && leg.family == Family::V4).map(|leg| &leg.interface).collect();
+    let missing = parents.into_iter().flat_map(parent_settings);
+    missing.map(|s| format!("vmac: {} must be at least {}: {}", s.setting, s.value, s.why)).collect()
 }
 
 /// Without a beat for this long the worker counts as hung (DESIGN "Processes and threads").

@@ -1,0 +1,36 @@
+//! The table of field complaints names tests that exist.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn path(written: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tree's top");
+    match written.split_once('/') {
+        Some(("node", rest)) => root.join("agent/node/src/tests").join(rest),
+        Some(("agent", rest)) => root.join("agent/tests").join(rest),
+        _ => root.join(written),
+    }
+}
+
+#[test]
+fn every_test_in_the_table_of_complaints_is_there() {
+    let table = fs::read_to_string(path("tests/COMPLAINTS.md")).expect("the table");
+    let rows = table.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| #"));
+    let mut named = 0;
+    for row in rows {
+        let tests = row.split('|').nth(3).expect("a third column");
+        let mut source = String::new();
+        for word in tests.split([' ', ',']) {
+            if word.ends_with(".rs") {
+                source = fs::read_to_string(path(word)).unwrap_or_else(|e| panic!("{word}: {e}\n{row}"));
+            } else if let Some(test) = word.strip_prefix('`').and_then(|word| word.strip_suffix('`'))
+                && test.contains('_')
+                && test != "min_ttl"
+            {
+                named += 1;
+                assert!(source.contains(&format!("fn {test}(")), "no test is called {test}\n{row}");
+            }
+        }
+    }
+    assert!(named >= 40, "{named}");
+}
