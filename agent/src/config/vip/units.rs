@@ -8,6 +8,9 @@ use holdfast_node::config::{BalancerId, CheckId, Member, Name, Track, Tracked, V
 use holdfast_vrrp::Priority;
 use std::collections::{HashMap, HashSet};
 
+/// Of all members of a group together: each is looked at in every decision.
+const TRACKS_MAX: usize = 64;
+
 /// All units in the order of their first VIPs; `None` if anything of any VIP is wrong.
 pub(in crate::config) fn units(vips: Vec<VipRead>, known: &Known<'_>, sink: &mut Sink) -> Option<Vec<Vip>> {
     let mut units: Vec<Vec<VipRead>> = Vec::new();
@@ -117,8 +120,13 @@ fn word(value: &impl serde::Serialize) -> String {
 /// The tracks of all members, each once.
 fn tracks(items: &[(&VipRead, &VipItem)], sink: &mut Sink) -> Vec<TrackRead> {
     let mut united: Vec<TrackRead> = Vec::new();
+    let shared = items.len() > 1;
     for read in items.iter().flat_map(|(_, item)| &item.tracks) {
         match united.iter().find(|other| track::same(&other.track.what, &read.track.what)) {
+            None if shared && united.len() == TRACKS_MAX => {
+                sink.at(&read.place, format!("is one too many: the vips of a group have {TRACKS_MAX} tracks at most"));
+                break;
+            }
             None => united.push(read.clone()),
             Some(other) if other.track == read.track => {}
             Some(other) => {
@@ -222,18 +230,21 @@ fn weights(items: &[(&VipRead, &VipItem)], tracks: &[TrackRead], sink: &mut Sink
     let lost: Vec<u8> = weighed.iter().map(|(weight, _)| *weight).collect();
     let proof = Proof { priority: priority.get(), rivals, weights: &lost };
     let shown = |list: &[u8]| list.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    for (at, (weight, place)) in weighed.iter().enumerate().filter(|(at, _)| !proof.has_effect(*at)) {
+    let effects = proof.effects();
+    for ((at, (weight, place)), _) in weighed.iter().enumerate().zip(effects).filter(|(_, effect)| !effect) {
         let others = if lost.len() > 1 { ", whatever else fails" } else { "" };
         let what = format!(
             "-{weight} has no effect: with priority {priority} against {} it changes nobody's order{others}",
             shown(rivals)
         );
-        let enough = (1..=253_u8).find(|least| {
+        let enough = |least: &u8| {
             let mut lost = lost.clone();
             lost.iter_mut().skip(at).take(1).for_each(|weight| *weight = *least);
-            Proof { weights: &lost, ..proof }.has_effect(at)
-        });
-        let accepted = match enough {
+            Proof { weights: &lost, ..proof }.effects().get(at) == Some(&true)
+        };
+        // Each try is a proof of its own.
+        let few = lost.len() <= 4 && rivals.len() <= 4;
+        let accepted = match (1..=253_u8).find(|least| few && enough(least)) {
             Some(least) => format!("-{least} to -253; or no weight: failing is then a failure of the node"),
             None => "no weight: failing is then a failure of the node".to_owned(),
         };
