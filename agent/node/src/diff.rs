@@ -30,6 +30,9 @@ const COST_V6: usize = 10;
 pub const BATCH: usize = 100;
 /// See [`BATCH`].
 pub const BATCH_PAUSE: Duration = Duration::from_millis(1);
+/// Sockets opened or closed in one turn: each takes the kernel up to a millisecond, and the turn must end in time for the
+/// beat to the keeper and for adverts.
+pub const SOCKETS: usize = 16;
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 const RETRY_LAST: Duration = Duration::from_secs(1);
 /// After a removal its event may come this much later.
@@ -179,9 +182,15 @@ pub fn diff(wanted: &Wanted, actual: &Actual, now: Instant) -> Diff {
         _ => true,
     };
 
+    let mut sockets = 0;
     for &socket in &wanted.sockets {
         let missing = matches!(actual.sockets.get(&socket), None | Some(Socket::Closing));
         if missing && may(RetryKey::Open(socket), &mut later) {
+            sockets += 1;
+            if sockets > SOCKETS {
+                later(now + BATCH_PAUSE);
+                break;
+            }
             diff.steps.push(Step::OpenVrrp { socket });
         }
     }
@@ -279,6 +288,11 @@ pub fn diff(wanted: &Wanted, actual: &Actual, now: Instant) -> Diff {
     for (&socket, state) in &actual.sockets {
         let surplus = *state != Socket::Closing && !wanted.sockets.contains(&socket);
         if surplus && may(RetryKey::Close(socket), &mut later) {
+            sockets += 1;
+            if sockets > SOCKETS {
+                later(now + BATCH_PAUSE);
+                break;
+            }
             diff.steps.push(Step::CloseVrrp { socket });
         }
     }

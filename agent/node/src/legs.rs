@@ -1,6 +1,8 @@
 //! Whose advert it is: from what a packet shows to a unit's leg, without looking at every unit.
 
 use crate::config::{Config, VipId};
+use crate::decide::socket_of;
+use crate::io::SocketKey;
 use crate::world::World;
 use holdfast_vrrp::{Family, LegId, Vrid, wire};
 use std::collections::BTreeMap;
@@ -13,6 +15,8 @@ pub(crate) struct LegIndex {
     groups: BTreeMap<(u32, Family, Vrid), (VipId, LegId)>,
     /// A unicast advert may come in on any interface, and is told apart by its sender.
     peers: BTreeMap<(IpAddr, Family, Vrid), (VipId, LegId)>,
+    /// Units whose adverts come and go through a socket.
+    users: BTreeMap<SocketKey, Vec<VipId>>,
 }
 
 impl LegIndex {
@@ -21,6 +25,9 @@ impl LegIndex {
         let mut index = Self::default();
         for (id, vip) in (0..).map(VipId).zip(&config.vips) {
             for (at, leg) in (0..).map(LegId).zip(&vip.legs) {
+                if let Some(link) = world.link(&leg.interface) {
+                    index.users.entry(socket_of(leg, link.ifindex)).or_default().push(id);
+                }
                 if leg.peers.is_empty() {
                     let Some(link) = world.link(&leg.interface) else { continue };
                     index.groups.entry((link.ifindex, leg.family, leg.vrid)).or_insert((id, at));
@@ -31,6 +38,11 @@ impl LegIndex {
             }
         }
         index
+    }
+
+    /// Units whose adverts come and go through this socket.
+    pub(crate) fn users(&self, socket: SocketKey) -> &[VipId] {
+        self.users.get(&socket).map_or(&[], Vec::as_slice)
     }
 
     /// Whether this is for a leg of ours with unicast peers, from one that isn't among them.

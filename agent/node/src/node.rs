@@ -66,6 +66,8 @@ pub struct Node {
     pub(crate) ages: Schedule,
     /// `None`: to be made anew from the links.
     pub(crate) legs: Option<LegIndex>,
+    /// VRRP sockets were opened or closed since the last decision.
+    pub(crate) sockets_changed: bool,
     /// The shortest down time that a peer can have.
     shortest_down: Option<Duration>,
     pub(crate) reconcile_at: Option<Instant>,
@@ -167,6 +169,7 @@ impl Node {
             timers: Schedule::new(units),
             ages: Schedule::new(units),
             legs: None,
+            sockets_changed: false,
             // Three intervals and no skew (priority 255).
             shortest_down: config.vips.iter().map(|vip| vip.vrrp.interval.duration() * 3).min(),
             reconcile_at: None,

@@ -229,8 +229,11 @@ impl Node {
     pub(crate) fn on_step_done(&mut self, now: Instant, step: &Step, result: Result<(), StepError>) {
         let failure = result.as_ref().err().map(|e| e.what.as_str());
         let retry = self.actual.done(step, failure, now);
-        let socket = matches!(step, Step::OpenVrrp { .. } | Step::CloseVrrp { .. });
-        self.dirty.all |= socket;
+        if let Step::OpenVrrp { socket } | Step::CloseVrrp { socket } = step {
+            self.sockets_changed = true;
+            let users = self.legs().users(*socket).to_vec();
+            users.into_iter().for_each(|id| self.dirty.units.insert(id));
+        }
         if let Step::RemoveAddress { ip, .. } = step {
             self.record_address(ip);
         }

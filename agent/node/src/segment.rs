@@ -4,7 +4,6 @@ use crate::config::{HookEvent, VipId};
 use crate::decide::Participation;
 use crate::io::{Output, Packet, SendError};
 use crate::journal::Kind;
-use crate::legs::LegIndex;
 use crate::node::Node;
 use crate::turn::is_last_resort;
 use crate::world::HeardAdvert;
@@ -33,7 +32,7 @@ impl Node {
                 return None;
             }
         };
-        let legs = self.legs.get_or_insert_with(|| LegIndex::new(&self.config, &self.world));
+        let legs = self.legs();
         let Some((id, leg)) = legs.find(ifindex, &received) else {
             if legs.stranger(&received) {
                 self.refused.advert(wire::AdvertError::UnknownPeer(received.source));

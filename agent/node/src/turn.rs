@@ -12,6 +12,7 @@ use crate::io::{Link, Output, OwnerRecord, SocketKey, Step, UnitState};
 use crate::journal::Kind;
 use crate::keeper::ipc::Resign;
 use crate::kernel::Vmac;
+use crate::legs::LegIndex;
 use crate::node::Node;
 use crate::vip::VipRun;
 use crate::world::{Fault, FaultKind, Leaving, VipView, Withheld};
@@ -23,8 +24,9 @@ use std::time::{Duration, Instant};
 
 /// How long a resumed VIP counts as fit while nothing is known.
 pub(crate) const ASSUMED_FIT: Duration = Duration::from_secs(1);
-/// Between reports when nothing changes.
+/// Between reports when nothing changes: at most, and at least where a turn happens anyway.
 const REPORT: Duration = Duration::from_millis(100);
+const REPORT_EARLY: Duration = Duration::from_millis(60);
 /// All is decided anew this often, whatever changed: what should have been noticed and wasn't doesn't stay wrong.
 const REDECIDE: Duration = Duration::from_secs(1);
 /// Decisions in one turn. Each follows from a change by the one before, and three suffice for any chain of ours; what
@@ -60,6 +62,11 @@ impl Node {
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = VipId> + use<> {
         (0..u16::try_from(self.vips.len()).unwrap_or(u16::MAX)).map(VipId)
+    }
+
+    /// The index of legs, as the links are now.
+    pub(crate) fn legs(&mut self) -> &LegIndex {
+        self.legs.get_or_insert_with(|| LegIndex::new(&self.config, &self.world))
     }
 
     /// What should be of one unit, judged now.
@@ -133,7 +140,7 @@ impl Node {
     /// Decides on these, all on the same state of the world, then acts on each.
     fn decide_units(&mut self, now: Instant, all: bool, units: &[VipId]) {
         self.debounce(now, units);
-        if all {
+        if all || std::mem::take(&mut self.sockets_changed) {
             self.reconcile_due = true;
             self.sync_sockets();
         }
@@ -514,7 +521,7 @@ impl Node {
     /// Tells all peers what we are and can.
     fn report(&mut self, now: Instant) {
         let Some(channel) = &mut self.channel else { return };
-        if !std::mem::take(&mut self.report_due) && now < self.report_at {
+        if !std::mem::take(&mut self.report_due) && now + (REPORT - REPORT_EARLY) < self.report_at {
             return;
         }
         self.report_at = now + REPORT;

@@ -57,6 +57,8 @@ pub(super) struct Worker {
     /// `None`: closed.
     pub(super) end: Option<KeeperEnd>,
     queue: VecDeque<ToWorker>,
+    /// Where it leaves word that it lives.
+    pub(super) pulse: Option<OwnedFd>,
 }
 
 impl Worker {
@@ -73,7 +75,7 @@ impl Worker {
             keep_capabilities: true,
         };
         let (started, process) = Started::new(spawn.hold()?)?;
-        Ok((Self { started, end: Some(KeeperEnd::new(ours)), queue: VecDeque::new() }, process))
+        Ok((Self { started, end: Some(KeeperEnd::new(ours)), queue: VecDeque::new(), pulse: None }, process))
     }
 
     pub(super) fn release(self) -> Self {

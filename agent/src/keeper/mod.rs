@@ -12,6 +12,7 @@ mod children;
 mod ledger;
 mod log;
 mod notify;
+pub mod pulse;
 mod runner;
 mod undo;
 

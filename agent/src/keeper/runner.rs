@@ -6,6 +6,7 @@ use super::children::{Balancer, Exec, Worker};
 use super::ledger::LedgerFile;
 use super::log::{Line, Log};
 use super::notify::Manager;
+use super::pulse;
 use super::undo::Undo;
 use crate::os::process::{Adopted, has_ended};
 use crate::os::sched;
@@ -111,6 +112,10 @@ impl Runner {
             }
             let now = Instant::now();
             if self.machine.poll_timeout().is_some_and(|at| at <= now) {
+                let pulse = self.worker.as_ref().and_then(|worker| worker.pulse.as_ref());
+                if let Some(at) = pulse.and_then(|pulse| pulse::last(pulse.as_fd(), now)) {
+                    self.handle(Input::Pulse { at });
+                }
                 self.handle(Input::Timer);
             }
             self.manager.ping(now);
@@ -217,8 +222,10 @@ impl Runner {
             match worker.receive() {
                 Received::Empty => return,
                 Received::Message(message, fd) => {
-                    if let (ToKeeper::Owner(record), Some(fd)) = (&message, fd) {
-                        self.undo.keep(record, fd);
+                    match (&message, fd) {
+                        (ToKeeper::Owner(record), Some(fd)) => self.undo.keep(record, fd),
+                        (ToKeeper::Hello { .. }, Some(fd)) => worker.pulse = Some(fd),
+                        _ => {}
                     }
                     self.handle(Input::Worker(message));
                 }

@@ -8,6 +8,7 @@ use super::link::KeeperLink;
 use super::queues::{Note, ProtocolEnds, StartProbe};
 use crate::check;
 use crate::os::udp::UdpChannel;
+use crate::os::vrrp::Outgoing;
 use crate::os::{neighbour, probe};
 use crate::reconcile::Executor;
 use holdfast_node::config::{CheckId, Config, Probe, ProcessSource, VipId};
@@ -50,6 +51,16 @@ impl Outcome {
     }
 }
 
+/// An advert on its way.
+#[derive(Debug)]
+struct Advert {
+    vip: VipId,
+    leg: LegId,
+    ifindex: u32,
+    source: IpAddr,
+    packets: Arc<[Packet]>,
+}
+
 /// Neighbours that are asked, beside the claimer of a VIP, whether they hear us.
 const WITNESSES: usize = 4;
 
@@ -86,7 +97,10 @@ pub(super) struct Outputs {
     pub(super) due: Option<Instant>,
     /// The node has stopped.
     pub(super) stopped: bool,
-    adverts: Histogram,
+    /// Adverts that wait for others to be sent together.
+    adverts: Vec<Advert>,
+    /// How late adverts went out.
+    lateness: Histogram,
     exec: ExecDesk,
     /// Operators that wait. At most as many as the control API has connections: an entry goes with its last answer or
     /// when the client does.
@@ -138,7 +152,8 @@ impl Outputs {
             figures: WorkerFigures::default(),
             due: None,
             stopped: false,
-            adverts: Histogram::default(),
+            adverts: Vec::new(),
+            lateness: Histogram::default(),
             exec: ExecDesk::new(&config.hooks),
             waiting: BTreeMap::new(),
             next_token: 1,
@@ -151,30 +166,37 @@ impl Outputs {
         !self.outcomes.is_empty()
     }
 
-    /// Does all that the node has to say, in order. Steps that follow each other go to the kernel together.
+    /// Does all that the node has to say, in order. Steps that follow each other go to the kernel together, and so do
+    /// adverts.
     pub(super) fn carry_out(&mut self, node: &mut Node) {
         let mut next = node.poll_output();
         while let Some(output) = next.take() {
-            let Output::Step(step) = output else {
-                self.emit(output);
-                next = node.poll_output();
-                continue;
-            };
-            let mut steps = vec![step];
-            while steps.len() < BATCH {
-                match node.poll_output() {
-                    Some(Output::Step(step)) => steps.push(step),
-                    other => {
-                        next = other;
-                        break;
+            match output {
+                Output::Step(step) => {
+                    let mut steps = vec![step];
+                    next = node.poll_output();
+                    while let Some(Output::Step(_)) = next
+                        && steps.len() < BATCH
+                        && let Some(Output::Step(step)) = next.take()
+                    {
+                        steps.push(step);
+                        next = node.poll_output();
+                    }
+                    let results = self.executor.execute_all(&steps);
+                    self.outcomes.extend(steps.into_iter().zip(results).map(|(s, r)| Outcome::Step(s, r)));
+                }
+                Output::Advert { vip, leg, ifindex, source, packets } => {
+                    self.adverts.push(Advert { vip, leg, ifindex, source, packets });
+                    next = node.poll_output();
+                    if self.adverts.len() == BATCH || !matches!(next, Some(Output::Advert { .. })) {
+                        self.send_adverts();
                     }
                 }
+                other => {
+                    self.emit(other);
+                    next = node.poll_output();
+                }
             }
-            if steps.len() == BATCH {
-                next = node.poll_output();
-            }
-            let results = self.executor.execute_all(&steps);
-            self.outcomes.extend(steps.into_iter().zip(results).map(|(s, r)| Outcome::Step(s, r)));
         }
     }
 
@@ -185,7 +207,11 @@ impl Outputs {
                 let result = self.executor.execute(&step);
                 self.outcomes.push_back(Outcome::Step(step, result));
             }
-            Output::Advert { vip, leg, ifindex, source, packets } => self.advert(vip, leg, ifindex, source, &packets),
+            // Likewise.
+            Output::Advert { vip, leg, ifindex, source, packets } => {
+                self.adverts.push(Advert { vip, leg, ifindex, source, packets });
+                self.send_adverts();
+            }
             Output::Datagram { to, bytes } => {
                 let sent = self.channel.as_ref().is_some_and(|c| c.send(to, &bytes).is_ok());
                 self.count.send_errors += u64::from(!sent);
@@ -228,26 +254,42 @@ impl Outputs {
         }
     }
 
-    /// To all its destinations; that it can't go to one of several unicast peers is that peer's misfortune.
-    fn advert(&mut self, vip: VipId, leg: LegId, ifindex: u32, source: IpAddr, packets: &[Packet]) {
-        let unreachable = SendError { errno: libc::ENOTCONN };
-        let mut result = Err(unreachable);
-        for packet in packets {
-            let key = socket_of(ifindex, packet.destination);
-            let sent = match self.executor.sender(key) {
-                Some(sender) => sender.send(source, ifindex, packet.destination, &packet.payload),
-                None => Err(std::io::Error::from_raw_os_error(libc::ENOTCONN)),
-            };
-            match sent {
-                Ok(()) => result = Ok(()),
-                Err(e) if result.is_err() => result = Err(SendError { errno: e.raw_os_error().unwrap_or(libc::EIO) }),
-                Err(_) => {}
-            }
+    /// Those that wait, socket by socket. That one can't go to one of several unicast peers is that peer's misfortune.
+    fn send_adverts(&mut self) {
+        let adverts = std::mem::take(&mut self.adverts);
+        let mut results = vec![Err(SendError { errno: libc::ENOTCONN }); adverts.len()];
+        let mut order: Vec<(SocketKey, usize, Outgoing<'_>)> = Vec::with_capacity(adverts.len());
+        for (at, Advert { ifindex, source, packets, .. }) in adverts.iter().enumerate() {
+            order.extend(packets.iter().map(|packet| {
+                let (ifindex, source, destination) = (*ifindex, *source, packet.destination);
+                let packet = Outgoing { source, ifindex, destination, payload: &packet.payload };
+                (socket_of(ifindex, destination), at, packet)
+            }));
+        }
+        // Stable: what goes through one socket keeps its order.
+        order.sort_by_key(|(key, ..)| *key);
+        for same in order.chunk_by(|a, b| a.0 == b.0) {
+            let Some(sender) = same.first().and_then(|(key, ..)| self.executor.sender(*key)) else { continue };
+            let packets: Vec<Outgoing<'_>> = same.iter().map(|(.., packet)| *packet).collect();
+            sender.send_many(&packets, |position, sent| {
+                let result = same.get(position).and_then(|(_, at, _)| results.get_mut(*at));
+                match (result, sent) {
+                    (Some(result), Ok(())) => *result = Ok(()),
+                    (Some(result @ Err(_)), Err(e)) => {
+                        *result = Err(SendError { errno: e.raw_os_error().unwrap_or(libc::EIO) });
+                    }
+                    _ => {}
+                }
+            });
         }
         if let Some(due) = self.due {
-            self.adverts.record(Instant::now().saturating_duration_since(due));
+            let late = Instant::now().saturating_duration_since(due);
+            adverts.iter().for_each(|_| self.lateness.record(late));
         }
-        self.outcomes.push_back(Outcome::Advert(vip, leg, result));
+        self.outcomes.extend(adverts.iter().zip(results).map(|(a, result)| Outcome::Advert(a.vip, a.leg, result)));
+        // The room is kept for the next ones.
+        self.adverts = adverts;
+        self.adverts.clear();
     }
 
     fn probe(&mut self, vip: VipId, ifindex: u32, source: IpAddr, target: IpAddr, tries: u8, wait: Duration) {
@@ -344,7 +386,7 @@ impl Outputs {
     /// What the node can't know of itself.
     fn add_own(&self, status: &mut Status) {
         let f = &self.figures;
-        let advert = self.adverts.snapshot();
+        let advert = self.lateness.snapshot();
         let mut add = |name: &str, value: u64| {
             status.counters.insert(name.to_owned(), value);
         };
@@ -374,7 +416,7 @@ impl Outputs {
     pub(super) fn publish(&mut self, timer: Snapshot, overruns: u64) {
         let c = &self.count;
         self.figures.timer = timer;
-        self.figures.advert = self.adverts.snapshot();
+        self.figures.advert = self.lateness.snapshot();
         self.figures.disk_errors = self.ends.disk.errors();
         self.figures.dropped = vec![
             ("events", c.events_dropped),

@@ -39,12 +39,13 @@ pub(crate) use startup::secret_key;
 
 use crate::balancer::watch;
 use crate::keeper::channel::{End, Received, WorkerEnd};
+use crate::keeper::pulse;
 use crate::os::{caps, process, sched};
 use crate::{config, ctl};
 use holdfast_node::io::Boot;
 use holdfast_node::keeper::ipc::{ToKeeper, ToWorker};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -93,7 +94,13 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     let config = config::load(&options.config).map_err(|e| e.to_string())?;
     // The keeper answers while we go on.
     let hello = ToKeeper::Hello { hang_limit: startup::hang_limit(&config), resume_limit: RESUME_LIMIT };
-    keeper.send(&hello, None).map_err(|e| format!("keeper: {e}"))?;
+    let (pulse, reader) = match pulse::pulse() {
+        Ok((pulse, reader)) => (Some(pulse), Some(reader)),
+        // Messages do as well, they only cost more.
+        Err(_) => (None, None),
+    };
+    keeper.send(&hello, reader.as_ref().map(AsFd::as_fd)).map_err(|e| format!("keeper: {e}"))?;
+    drop(reader);
     let mut boot = startup::boot(&config, &options.state_dir, &mut notes)?;
     startup::prepare_state_dir(&options.state_dir, USER, &mut notes);
     if let Some(path) = &config.fifo {
@@ -115,7 +122,7 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     let checks = config.checks.clone();
     let fifo = config.fifo.clone();
     let managed = config.vips.iter().flat_map(|vip| vip.addresses.iter().map(|address| address.ip)).collect();
-    let setup = protocol::Setup { config, boot, keeper, watcher, ends: protocol_ends };
+    let setup = protocol::Setup { config, boot, keeper, watcher, ends: protocol_ends, pulse };
     let (ended_in, ended) = tokio::sync::oneshot::channel();
     let thread = std::thread::Builder::new().name("protocol".to_owned());
     let thread = thread.spawn(move || {

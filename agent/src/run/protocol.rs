@@ -12,6 +12,7 @@ use super::queues::{Note, ProtocolEnds};
 use crate::balancer::Process;
 use crate::balancer::watch::Watcher;
 use crate::keeper::channel::WorkerEnd;
+use crate::keeper::pulse::Pulse;
 use crate::os::monitor::{Monitor, MonitorEvent};
 use crate::os::timerfd::TimerFd;
 use crate::os::vrrp::Batch;
@@ -30,10 +31,14 @@ use std::time::{Duration, Instant};
 const PER_SOURCE: usize = 64;
 /// Messages of the keeper and deaths per turn.
 const FEW: usize = 16;
+/// Turns with something to do that follow each other without a look at what is new.
+const TURNS: u32 = 4;
 /// Operators' requests per turn.
 const REQUESTS: usize = 8;
-/// The keeper counts on a beat this often.
-const BEAT_EVERY: Duration = Duration::from_millis(50);
+/// Between two beats to the keeper: the shortest time, in turns that happen anyway, and, as a part of the time after which
+/// it takes silence for a hang, the longest.
+const BEAT_SHORTEST: Duration = Duration::from_millis(40);
+const BEATS_PER_LIMIT: u32 = 3;
 /// How old the figures may get.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
 /// Pause before something that failed is tried again.
@@ -52,6 +57,8 @@ pub(super) struct Setup {
     pub(super) config: Config,
     pub(super) boot: Boot,
     pub(super) keeper: WorkerEnd,
+    /// Where beats go that wake nobody.
+    pub(super) pulse: Option<Pulse>,
     pub(super) watcher: Watcher,
     pub(super) ends: ProtocolEnds,
 }
@@ -96,7 +103,10 @@ struct Protocol {
     buffer: Vec<u8>,
     /// For adverts; taken while they are handled.
     batch: Option<Box<Batch>>,
-    next_beat: Instant,
+    pulse: Option<Pulse>,
+    /// When the keeper heard from us; `None`: not yet.
+    beat_at: Option<Instant>,
+    beat_every: Duration,
     next_figures: Instant,
     /// When to bind the channel's socket, while it isn't.
     bind_at: Option<Instant>,
@@ -105,6 +115,8 @@ struct Protocol {
     /// When to end without the node's consent.
     stop_limit: Option<Instant>,
     keeper_gone: bool,
+    /// Turns in a row that had something to do.
+    streak: u32,
     requests_closed: bool,
     timers: Histogram,
     /// Of the VRRP sockets and the channel's.
@@ -113,7 +125,7 @@ struct Protocol {
 
 impl Protocol {
     fn new(setup: Setup) -> Result<Self, String> {
-        let Setup { config, boot, keeper, watcher, ends } = setup;
+        let Setup { config, boot, keeper, pulse, watcher, ends } = setup;
         let executor = Executor::new().map_err(|e| format!("netlink socket: {e}"))?;
         let mut monitor = Monitor::open().map_err(|e| format!("netlink events: {e}"))?;
         let follow = config.vips.iter().any(|vip| !vip.routes.is_empty() || !vip.rules.is_empty());
@@ -122,6 +134,7 @@ impl Protocol {
         let link = KeeperLink::new(keeper).map_err(|e| format!("keeper's socket: {e}"))?;
         let now = Instant::now();
         let bind_at = config.cluster.is_some().then_some(now);
+        let beat_every = super::startup::hang_limit(&config) / BEATS_PER_LIMIT;
         let outputs = Outputs::new(&config, executor, link, ends);
         let mut protocol = Self {
             node: Node::new(config, boot, now),
@@ -131,12 +144,15 @@ impl Protocol {
             timer,
             buffer: vec![0; MAX_DATAGRAM],
             batch: Some(Box::new(Batch::new())),
-            next_beat: now,
+            pulse,
+            beat_at: None,
+            beat_every,
             next_figures: now,
             bind_at,
             monitor_at: None,
             stop_limit: None,
             keeper_gone: false,
+            streak: 0,
             requests_closed: false,
             timers: Histogram::default(),
             floods: [Flood::new(now), Flood::new(now)],
@@ -170,8 +186,12 @@ impl Protocol {
                 self.outputs.note(Note::StopLate);
                 return Ended::Late;
             }
-            // Lets the driver look at the sockets and the ARP probes run, also while one source never runs dry.
-            tokio::task::yield_now().await;
+            // Lets the driver look at the sockets and the ARP probes run, also while one source never runs dry. Not each
+            // time, since it costs a system call, and most turns leave nothing to do for the next one.
+            self.streak += 1;
+            if self.streak.is_multiple_of(TURNS) {
+                tokio::task::yield_now().await;
+            }
         }
     }
 
@@ -204,13 +224,15 @@ impl Protocol {
         if due.is_some_and(|d| d <= Instant::now()) {
             return Poll::Ready(());
         }
+        self.streak = 0;
         // Can't fail for these arguments; if it did, the next input would wake us, and the keeper sees the beats stop.
         let _ = self.timer.arm(due);
         self.timer.poll_expired(cx).map(|_| ())
     }
 
     fn due(&self) -> Option<Instant> {
-        let beat = [Some(self.next_beat), Some(self.next_figures), self.bind_at, self.monitor_at, self.stop_limit];
+        let beat = self.beat_at.map_or_else(Instant::now, |at| at + self.beat_every);
+        let beat = [Some(beat), Some(self.next_figures), self.bind_at, self.monitor_at, self.stop_limit];
         let others = [self.node.poll_timeout(), self.watcher.poll_timeout()];
         let floods = self.floods.iter().map(Flood::poll_timeout);
         beat.into_iter().chain(others).chain(floods).flatten().min()
@@ -225,9 +247,14 @@ impl Protocol {
     /// number of results at a time, the rest in the next turn.
     fn drain(&mut self) {
         self.outputs.carry_out(&mut self.node);
+        if self.outputs.outcomes.is_empty() {
+            return;
+        }
+        // One look at the clock for all: they are answers to what was said at one time.
+        let now = Instant::now();
         for _ in 0..PER_SOURCE * 4 {
             let Some(outcome) = self.outputs.outcomes.pop_front() else { return };
-            self.node.handle(Instant::now(), outcome.into_input());
+            self.node.handle(now, outcome.into_input());
             self.outputs.carry_out(&mut self.node);
         }
     }
@@ -264,11 +291,7 @@ impl Protocol {
     fn turn_clock(&mut self) -> bool {
         let mut busy = false;
         let now = Instant::now();
-        if now >= self.next_beat {
-            self.outputs.keeper.send(ToKeeper::Beat, None);
-            self.next_beat = now + BEAT_EVERY;
-            busy = true;
-        }
+        self.beat(now);
         if let Some(due) = self.node.poll_timeout().filter(|due| *due <= now) {
             self.timers.record(now.saturating_duration_since(due));
             self.outputs.due = Some(due);
@@ -293,6 +316,17 @@ impl Protocol {
             self.publish();
         }
         busy
+    }
+
+    /// Tells the keeper that this thread lives. The first time by a message, which says that it has begun to.
+    fn beat(&mut self, now: Instant) {
+        if self.beat_at.is_some_and(|at| now < at + BEAT_SHORTEST) {
+            return;
+        }
+        let first = self.beat_at.replace(now).is_none();
+        if first || !self.pulse.as_ref().is_some_and(Pulse::beat) {
+            self.outputs.keeper.send(ToKeeper::Beat, None);
+        }
     }
 
     fn bind_channel(&mut self, now: Instant) {

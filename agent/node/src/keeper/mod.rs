@@ -57,8 +57,11 @@ const FORMER_LIMIT: Duration = Duration::from_secs(5);
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// All that follows the worker's end when we stop: undo, balancers (2 × 5 s), programs.
 const FINISH_LIMIT: Duration = Duration::from_secs(20);
+/// After a stall of our own the worker's silence counts from this long before its end.
+const SILENT_BEFORE: Duration = Duration::from_millis(50);
 /// While a worker lives the keeper wakes at least this often, so that its own lateness is seen.
-const TICK: Duration = Duration::from_millis(50);
+/// Less than half of [`HANG_MIN`]: what a tick can't see of a stall of both mustn't look like a hang.
+const TICK: Duration = Duration::from_millis(140);
 /// Later than this is not on time.
 const LATE: Duration = Duration::from_millis(20);
 /// Worth an event.
@@ -196,6 +199,11 @@ impl Keeper {
             Input::WorkerSpawned(process) => self.worker_spawned(now, process),
             Input::WorkerNotSpawned { why } => self.worker_not_spawned(now, why),
             Input::Worker(message) => self.hear(now, message),
+            Input::Pulse { at } => {
+                if let Worker::Running(running) = &mut self.worker {
+                    running.beat_at = running.beat_at.max(at.min(now));
+                }
+            }
             Input::WorkerClosed => self.worker_closed(now),
             Input::WorkerStuck => self.worker_stuck(now),
             Input::WorkerExited { what } => self.worker_exited(now, what),
@@ -283,7 +291,9 @@ impl Keeper {
             return;
         }
         if let Worker::Running(running) = &mut self.worker {
-            running.beat_at = (running.beat_at + late).min(now);
+            // What was silent before we stopped counts for little: it may have stopped earlier than we could see.
+            let counts = now.checked_sub(SILENT_BEFORE).unwrap_or(now);
+            running.beat_at = (running.beat_at + late).max(counts).min(now);
         }
         if late >= LATE_EVENT {
             self.out.event(Event::Late { by: late });

@@ -2,7 +2,7 @@
 
 use super::ipc::{ExecResult, Resign, ToKeeper, ToWorker, Undo};
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A process that can't be mistaken for a later one with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +66,11 @@ pub enum Input {
     },
     /// The worker said something.
     Worker(ToKeeper),
+    /// The worker was alive then, as it left word without waking us. To be handed in before [`Input::Timer`].
+    Pulse {
+        /// When.
+        at: Instant,
+    },
     /// The worker's end of the socket pair is closed.
     WorkerClosed,
     /// The worker doesn't read: what we have to tell it has filled the queue.

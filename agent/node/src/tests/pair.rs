@@ -28,6 +28,8 @@ fn a_pair_settles_and_each_knows_the_other() {
 #[test]
 fn a_dead_balancer_hands_over_within_a_millisecond_in_the_order_that_saves_most_time() {
     let mut lab = Lab::settled(&[254, 253], true);
+    // At a moment at which nothing else is due.
+    lab.run(ms(7));
     let since = lab.at();
     lab.kill_balancer(0);
     let took = lab.until(ms(10), |lab| lab.owners() == [1]);
