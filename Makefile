@@ -6,7 +6,7 @@ DRILL_PROFILE := demo
 BIN := target/$(DRILL_PROFILE)
 PIECE ?= all
 
-.PHONY: help demo test quick full bench fmt lint deny setup binaries unit drills
+.PHONY: help demo test quick full bench scale fmt lint deny setup binaries unit drills
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -46,6 +46,10 @@ full: ## the issues' own counts and figures, into tests/results/; one piece: mak
 
 bench: ## benchmarks, alone
 	$(BIN)/holdfast-drill tier bench --tiers tests/tiers.toml --results tests/results
+
+scale: ## 1 to 1,000 virtual routers, 500 addresses, a flapping trunk, beside keepalived; on a quiet machine
+	$(MAKE) --no-print-directory binaries
+	$(BIN)/holdfast-drill scale --results tests/results
 
 fmt: ## format the tree
 	$(CARGO) fmt --all
