@@ -15,7 +15,7 @@ setup: ## install what tests need (Debian 12, root)
 	tests/setup.sh
 
 binaries: ## the agent and the drill programs, as drills run them
-	$(CARGO) build --locked --profile $(DRILL_PROFILE) -p holdfast -p holdfast-lab -p holdfast-interop
+	$(CARGO) build --locked --profile $(DRILL_PROFILE) -p holdfast -p holdfast-lab -p holdfast-sim -p holdfast-interop
 
 demo: ## a pair in namespaces: the balancer is killed, the address moves, the client's view is printed
 	tests/setup.sh demo

@@ -51,4 +51,5 @@ esac
 # Each guard is switched off by name and its check must then fail: the tests that say so exist only with the feature.
 if [ "$what" != quick ]; then
   run $pure --features holdfast-vrrp/mutants,holdfast-statesync/mutants,holdfast-node/mutants
+  run -p holdfast-sim --features holdfast-sim/mutants --test mutants
 fi

@@ -358,11 +358,12 @@ impl Judge<'_> {
         Priority::from_wire(priority)
     }
 
-    /// A backup with a smaller name waits at this priority already.
+    /// A node with a smaller name waits at this priority already, or owns the unit at it: one that has just taken over
+    /// frees nothing, or its equals would rise and take over in the same moment.
     fn taken(&self, priority: u8) -> bool {
         let peers = self.config.cluster.iter().flat_map(|cluster| &cluster.peers).zip(&self.world.peers);
         let before = peers.filter(|(peer, _)| peer.name < self.config.node);
-        let waits = |report: &VipReport| report.role == Role::Backup && report.priority == priority;
+        let waits = |report: &VipReport| report.role != Role::Out && report.priority == priority;
         !mutants::off("unique-priorities")
             && before.into_iter().any(|(_, view)| view.vip(self.id, self.now).is_some_and(waits))
     }

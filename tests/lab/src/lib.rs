@@ -33,6 +33,7 @@ pub mod residue;
 pub mod responder;
 pub mod run;
 pub mod scale;
+pub mod simulate;
 pub mod startstop;
 pub mod subject;
 pub mod tier;

@@ -7,7 +7,7 @@ use crate::record::Provenance;
 use crate::report::Report;
 use crate::run::{Options, drill, drill_more};
 use crate::subject::SubjectKind;
-use crate::{calibrate, env, garbage, idle, interop, residue, startstop};
+use crate::{calibrate, env, garbage, idle, interop, residue, simulate, startstop};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -30,6 +30,8 @@ enum Kind {
     Garbage,
     /// What an idle agent costs.
     Idle,
+    /// Seeds of the simulator.
+    Sim,
     /// Real peers as the other end, by `holdfast-interop`.
     Interop,
 }
@@ -43,6 +45,7 @@ impl Kind {
             Self::StartStop => "start-stop",
             Self::Garbage => "garbage",
             Self::Idle => "idle",
+            Self::Sim => "sim",
             Self::Interop => "interop",
         }
     }
@@ -91,7 +94,7 @@ struct Piece {
     /// Against the figures themselves, not CI's wider limits.
     #[serde(default)]
     strict: bool,
-    /// start-stop: how often.
+    /// start-stop: how often; sim: seeds.
     #[serde(default = "times")]
     times: u32,
     /// garbage: packets per second.
@@ -325,7 +328,7 @@ fn parts(p: &Piece) -> Result<Vec<Part>> {
             let vips = if p.vips.is_empty() { &[1][..] } else { &p.vips[..] };
             vips.iter().map(|&v| whole(p.channel != Channel::No, v, format!("{}, {v} VIPs", p.name))).collect()
         }
-        Kind::Calibrate | Kind::StartStop | Kind::Interop => vec![whole(false, 1, p.name.clone())],
+        Kind::Calibrate | Kind::StartStop | Kind::Interop | Kind::Sim => vec![whole(false, 1, p.name.clone())],
     })
 }
 
@@ -365,6 +368,10 @@ fn attempt(part: &Part, p: &Piece, tier: &Tier) -> Result<Unit> {
         Kind::Idle => {
             let cost = idle::idle(&o, part.vips, p.seconds)?;
             Unit::new(name, true, cost.text(), String::new(), cost.json())
+        }
+        Kind::Sim => {
+            let seeds = simulate::seeds(p.times)?;
+            Unit::new(name, seeds.pass, seeds.note, seeds.details, seeds.json)
         }
         Kind::Interop => {
             let rounds = interop::Rounds { rounds: p.repeat, strict: p.strict, baselines: p.baselines };

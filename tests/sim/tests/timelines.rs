@@ -233,3 +233,16 @@ fn twenty_seconds_without_a_fault_change_nothing() {
     assert_eq!(cluster.hosts[0].adverts - before, 200, "one advert per interval");
     assert_eq!(cluster.checker.longest_dual, Duration::ZERO);
 }
+
+#[test]
+fn the_owner_of_equals_is_followed_by_nobody_when_its_word_comes_before_its_advert() {
+    // Its report and its advert race each other: in every one of these seeds one transition only.
+    for seed in 0..20 {
+        let options = Options { hosts: 3, priorities: vec![100; 3], interval_ms: 1000, seed, ..Options::default() };
+        let mut cluster = Cluster::new(options);
+        (0..3).for_each(|i| cluster.start(i));
+        cluster.run(ms(8000));
+        let active: u64 = cluster.hosts.iter().map(|host| host.transitions).sum();
+        assert_eq!(active, 4, "three start, one takes over\n{}", cluster.trace());
+    }
+}
