@@ -16,8 +16,10 @@ run() {
   fi
 }
 
-# The simulator's seeds, optimised: `[profile.sim]` in Cargo.toml.
+# The simulator's tests with so many seeds, optimised: `[profile.sim]` in Cargo.toml.
 simulator() {
+  export HOLDFAST_SEEDS=$1
+  shift
   if cargo nextest --version >/dev/null 2>&1; then
     run --cargo-profile sim -p holdfast-sim "$@"
   else
@@ -37,13 +39,13 @@ case "$what" in
   ci)
     agent
     run --workspace --exclude holdfast-sim
-    simulator
+    simulator 2000
     ;;
   full)
     export HOLDFAST_CASES=${HOLDFAST_CASES:-20}
     agent
     run --workspace --exclude holdfast-sim
-    simulator
+    simulator 500 # times HOLDFAST_CASES
     ;;
   *) echo "unknown argument '$what'; accepted: nothing, quick, full" >&2; exit 4 ;;
 esac

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
                         Ok(seen) => own.add(&seen),
                         Err(panic) => {
                             let words = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+                            eprintln!("FAIL {seed}: {}", words.lines().next().unwrap_or_default());
                             failed.lock().expect("no thread panics with it").push((seed, words));
                         }
                     }
@@ -48,9 +49,6 @@ fn main() -> ExitCode {
     failed.sort();
     for (_, words) in failed.iter().take(SHOWN) {
         eprintln!("{words}");
-    }
-    for (seed, words) in &failed {
-        eprintln!("FAIL {seed}: {}", words.lines().next().unwrap_or_default());
     }
     let coverage = coverage.into_inner().expect("no thread panicked with it");
     let missing = coverage.missing(chaos::WANTED);
