@@ -151,7 +151,8 @@ fn a_peer_that_changes_its_checksum_with_each_advert_causes_no_storm() {
         router.handle(now, Input::Advert { leg: LegId(1), source: host(6), advert: &advert, form });
         sent += packets(&drain(&mut router)).len();
     }
-    assert_eq!(sent, usize::from(ANSWERS_PER_INTERVAL));
+    // One that uses both forms is taken to understand both; the limit of answers holds beside that.
+    assert!((1..=usize::from(ANSWERS_PER_INTERVAL)).contains(&sent), "{sent}");
 }
 
 #[test]
