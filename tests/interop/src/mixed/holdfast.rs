@@ -58,8 +58,8 @@ impl Holdfast {
             write!(vrrp, ", rivals = [{LOW}]")?;
             write!(
                 t,
-                "[[check]]\nname = \"wish\"\nexec = [\"/usr/bin/test\", \"!\", \"-e\", \"{}\"]\ninterval = \"100ms\"\n\
-                 fast_interval = \"100ms\"\ntimeout = \"100ms\"\nfall = 1\nrise = 1\n\n",
+                "[[check]]\nname = \"wish\"\nexec = [\"/usr/bin/test\", \"!\", \"-e\", \"{}\"]\ninterval = \"300ms\"\n\
+                 fast_interval = \"300ms\"\ntimeout = \"300ms\"\nfall = 1\nrise = 1\n\n",
                 self.wish().display()
             )?;
             let weight = i16::from(LOWEST) - i16::from(HIGH);
