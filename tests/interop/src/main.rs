@@ -20,7 +20,7 @@ struct Arguments {
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Cells side by side
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 10)]
     jobs: usize,
     /// Only cells whose name has all of these in it
     #[arg(long)]

@@ -132,12 +132,18 @@ impl Cell {
         None
     }
 
-    /// How late the peer may be with its first advert after it answers for the address: vrrpd brings the interface up,
-    /// loses the IPv6 advert that it sends meanwhile, and sends the next one after an interval.
+    /// How late the peer may be with its first advert after it answers for the address. vrrpd brings the interface up,
+    /// loses the IPv6 advert that it sends meanwhile, and sends the next one after an interval; the instances of a
+    /// keepalived sync group follow each other within an interval.
     #[must_use]
     pub fn late_first_advert(&self) -> Duration {
-        let frr = self.preferred == Kind::Frr || self.other == Kind::Frr;
-        if frr && self.families.contains(&Family::V6) { self.interval() } else { Duration::ZERO }
+        let has = |kind| self.preferred == kind || self.other == kind;
+        let late = match self.families {
+            [Family::V4] => false,
+            [_] => has(Kind::Frr),
+            _ => has(Kind::Frr) || has(Kind::Keepalived),
+        };
+        if late { self.interval() } else { Duration::ZERO }
     }
 }
 
