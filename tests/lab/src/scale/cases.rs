@@ -39,6 +39,10 @@ pub(super) trait Answer {
     fn line(&self) -> String;
     fn json(&self) -> Value;
     fn pass(&self) -> bool;
+    /// Processor time of the Active in percent, of a pair that was steady.
+    fn cost(&self) -> Option<f64> {
+        None
+    }
 }
 
 /// What one host's daemon used.
@@ -73,7 +77,7 @@ pub struct Idle {
 
 impl Answer for Idle {
     fn line(&self) -> String {
-        let settled = self.settled_ms.map_or("no".into(), |ms| format!("{:.2} s", ms / 1000.0));
+        let settled = self.settled_ms.map_or_else(|| "no".into(), |ms| format!("{:.2} s", ms / 1000.0));
         let host = |h: &Host| format!("{:.2} | {} | {}", h.cpu_percent, h.rss_kib, h.pss_kib);
         format!(
             "| {:?} | {} | {} | {settled} | {}/{} | {} | {:.0} / {:.0} | {} | {} |",
@@ -99,6 +103,10 @@ impl Answer for Idle {
             "sent_per_s_backup": self.sent_per_s[1], "over_ms": self.over_ms, "active": host(&self.hosts[0]),
             "backup": host(&self.hosts[1]), "memory_limit_kib": self.memory_limit(),
         })
+    }
+
+    fn cost(&self) -> Option<f64> {
+        self.steady.then_some(self.hosts[0].cpu_percent)
     }
 
     fn pass(&self) -> bool {
@@ -131,7 +139,7 @@ pub struct Promotion {
 
 impl Answer for Promotion {
     fn line(&self) -> String {
-        let ms = |v: Option<f64>| v.map_or("never".into(), |v| format!("{v:.1}"));
+        let ms = |v: Option<f64>| v.map_or_else(|| "never".into(), |v| format!("{v:.1}"));
         format!(
             "| {:?} | {} | {} | {} | {:.1} | {} | {} |",
             self.subject,
@@ -172,7 +180,7 @@ pub struct Flap {
 
 impl Answer for Flap {
     fn line(&self) -> String {
-        let right = self.right_ms.map_or("never".into(), |ms| format!("{ms:.0}"));
+        let right = self.right_ms.map_or_else(|| "never".into(), |ms| format!("{ms:.0}"));
         format!(
             "| {:?} | {} | {} | {} | {right} | {} |",
             self.subject, self.shape.instances, self.shape.segments, self.flaps, self.wrong

@@ -146,6 +146,7 @@ pub fn scale(o: &Options) -> Result<bool> {
             Case::Flap => vec![Shape { segments: 250, ..Shape::of(250) }],
         };
         for shape in shapes {
+            let mut costs: Vec<(SubjectKind, f64)> = Vec::new();
             for _ in 0..o.repeat {
                 for subject in &o.subjects {
                     let answer = cases::ask(*case, *subject, &shape, o);
@@ -154,6 +155,7 @@ pub fn scale(o: &Options) -> Result<bool> {
                         Ok(answer) => {
                             println!("{}", answer.line());
                             pass &= answer.pass() || !ours;
+                            costs.extend(answer.cost().map(|cost| (*subject, cost)));
                             json!({"pass": answer.pass(), "report": answer.json()})
                         }
                         Err(e) => {
@@ -165,6 +167,12 @@ pub fn scale(o: &Options) -> Result<bool> {
                     units.push(unit);
                 }
             }
+            if let Some((ours, theirs)) = compared(&costs) {
+                println!("  {} instances: {ours:.2} % beside keepalived's {theirs:.2} %", shape.instances);
+                pass &= ours <= theirs;
+                let report = json!({"case": "compared", "instances": shape.instances, "active_cpu_percent": ours, "keepalived": theirs});
+                units.push(json!({"pass": ours <= theirs, "report": report}));
+            }
         }
         println!();
     }
@@ -172,6 +180,16 @@ pub fn scale(o: &Options) -> Result<bool> {
         provenance.write(directory, "scale", "scale", pass, &units)?;
     }
     Ok(pass)
+}
+
+/// What both cost, the median of each, if both were measured.
+fn compared(costs: &[(SubjectKind, f64)]) -> Option<(f64, f64)> {
+    let median = |subject: SubjectKind| {
+        let mut all: Vec<f64> = costs.iter().filter(|(s, _)| *s == subject).map(|(_, cost)| *cost).collect();
+        all.sort_by(f64::total_cmp);
+        all.get(all.len() / 2).copied()
+    };
+    median(SubjectKind::Holdfast).zip(median(SubjectKind::Keepalived))
 }
 
 #[cfg(test)]
@@ -195,5 +213,12 @@ mod tests {
     #[test]
     fn interfaces_are_as_few_as_can_carry_the_vrids() {
         assert_eq!([1, 255, 256, 1000].map(|n| Shape::of(n).segments), [1, 1, 2, 4]);
+    }
+
+    #[test]
+    fn medians_are_compared_and_only_where_both_were_measured() {
+        let (ours, theirs) = (SubjectKind::Holdfast, SubjectKind::Keepalived);
+        assert_eq!(compared(&[(ours, 3.0), (ours, 1.0), (theirs, 5.0), (ours, 2.0)]), Some((2.0, 5.0)));
+        assert_eq!(compared(&[(ours, 3.0)]), None);
     }
 }

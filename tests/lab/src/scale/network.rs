@@ -48,7 +48,6 @@ impl Network {
                 }
                 sysctl("net/ipv4/conf/all/rp_filter", "0")?;
                 sysctl("net/ipv4/conf/default/rp_filter", "0")?;
-                // Room for the observer's neighbours: it asks for each of 1,000 VIPs.
                 sysctl("net/ipv4/ip_forward", "0")
             })?;
         }

@@ -59,7 +59,7 @@ impl Pair {
         }
     }
 
-    /// SIGKILL to `lb`'s daemon and its children.
+    /// Ends both daemons, in order where they do.
     pub(super) fn stop(&mut self) {
         for (_, daemon) in &mut self.daemons {
             let _late = daemon.stop(Duration::from_secs(8));
