@@ -36,7 +36,13 @@ fn leg(addresses: u8) -> LegConfig {
 
 fn router(addresses: u8, now: Instant) -> Router {
     let interval = AdvertInterval::from_duration(INTERVAL).expect("a multiple of 10 ms");
-    let config = RouterConfig { legs: vec![leg(addresses)], interval, preempt: true, preempt_delay: Duration::ZERO };
+    let config = RouterConfig {
+        legs: vec![leg(addresses)],
+        interval,
+        preempt: true,
+        preempt_delay: Duration::ZERO,
+        jitter: true,
+    };
     let mut router = Router::new(config, now);
     router.handle(now, Input::Source { leg: LegId(0), source: US.into() });
     router

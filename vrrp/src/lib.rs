@@ -21,6 +21,7 @@
 //!     interval: AdvertInterval::from_duration(Duration::from_millis(100))?,
 //!     preempt: true,
 //!     preempt_delay: Duration::ZERO,
+//!     jitter: true,
 //! };
 //! config.check()?;
 //! let now = Instant::now();

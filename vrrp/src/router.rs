@@ -17,7 +17,7 @@
 //! - immediate answers have a limit per interval, so that two confused routers can't storm the segment;
 //! - a priority 0 in Backup never moves the deadline later (section 6.4.2 sets the timer to Skew_Time; repeated
 //!   resignations could postpone a takeover for ever);
-//! - a waiting router adds less than one priority step of the skew by its address ([`jitter`](crate::timing::jitter)),
+//! - a waiting router adds less than one priority step of the skew by its address where equals must be reckoned with ([`jitter`](crate::timing::jitter)),
 //!   so that equals don't fire together;
 //! - a Backup that follows one Active doesn't let a lesser one's shorter interval bring its deadline forward;
 //! - `preempt_delay`, which holds only while a lower one is Active;

@@ -25,10 +25,11 @@ pub const fn skew_time_v2(priority: Priority) -> Duration {
     skew_time(priority, AdvertInterval::DEFAULT)
 }
 
-/// What a waiting router adds to its timers so that equals don't fire together: a part of half a priority step of the skew,
+/// What a waiting router adds to its timers so that equals don't fire together: a part of one priority step of the skew,
 /// by the bit-reversed low byte of its address. Bit-reversed, because neighbours' addresses differ in their last bits,
-/// and those should lie far apart. Less than half a step: neighbouring priorities stay half a step apart at least, which a
-/// packet needs on its way.
+/// and those should lie far apart. Always shorter than a step: the order of priorities holds, but two that are one apart
+/// may come closer than a packet needs on its way. So it is for routers whose priorities nobody keeps apart
+/// ([`RouterConfig::jitter`](crate::RouterConfig::jitter)).
 pub const fn jitter(address: IpAddr, skew_interval: AdvertInterval) -> Duration {
     let low = match address {
         IpAddr::V4(address) => {
@@ -40,7 +41,7 @@ pub const fn jitter(address: IpAddr, skew_interval: AdvertInterval) -> Duration 
             low
         }
     };
-    Duration::from_micros(low.reverse_bits() as u64 * interval_us(skew_interval) / (256 * 512))
+    Duration::from_micros(low.reverse_bits() as u64 * interval_us(skew_interval) / (256 * 256))
 }
 
 const fn interval_us(interval: AdvertInterval) -> u64 {
@@ -102,21 +103,21 @@ mod tests {
     }
 
     #[test]
-    fn jitter_is_shorter_than_half_a_step_of_priority_and_sets_neighbours_apart() {
+    fn jitter_is_shorter_than_a_step_of_priority_and_sets_neighbours_apart() {
         let of = |low, cs| jitter(IpAddr::from([10, 0, 0, low]), AdvertInterval::from_cs(cs).unwrap());
         // A step is 3906 µs at 1 s: 1, 2 and 3 reversed are 128, 64 and 192 of 256.
         let us = |n| Duration::from_micros(n);
-        assert_eq!((of(1, 100), of(2, 100), of(3, 100)), (us(976), us(488), us(1_464)));
+        assert_eq!((of(1, 100), of(2, 100), of(3, 100)), (us(1_953), us(976), us(2_929)));
         assert_eq!(of(0, 100), Duration::ZERO);
         for cs in [1, 2, 10, 100, 4095] {
             let interval = AdvertInterval::from_cs(cs).unwrap();
             for p in 1..=254_u8 {
                 let step =
                     skew_time(Priority::from_wire(p), interval) - skew_time(Priority::from_wire(p + 1), interval);
-                assert!(of(255, cs) * 2 < step, "at {interval}");
+                assert!(of(255, cs) < step, "at {interval}");
             }
         }
         let v6 = IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 0xff01]);
-        assert_eq!(jitter(v6, AdvertInterval::DEFAULT), us(976), "the low byte, of either family");
+        assert_eq!(jitter(v6, AdvertInterval::DEFAULT), us(1_953), "the low byte, of either family");
     }
 }

@@ -326,7 +326,7 @@ proptest! {
     ) {
         let mut now = time_zero();
         let interval = cs(interval);
-        let mut router = Router::new(RouterConfig { legs, interval, preempt, preempt_delay }, now);
+        let mut router = Router::new(RouterConfig { legs, interval, preempt, preempt_delay, jitter: true }, now);
         let mut told = 0;
         for (wait_us, step) in &steps {
             now += Duration::from_micros(*wait_us);

@@ -150,7 +150,7 @@ impl Node {
             plan: decide(&config, &world, now),
             world,
             actual: Actual::default(),
-            vips: config.vips.iter().map(|vip| VipRun::new(vip, now)).collect(),
+            vips: config.vips.iter().map(|vip| VipRun::new(vip, config.cluster.is_none(), now)).collect(),
             checks: Checks::new(config.checks.len(), now),
             channel,
             intents: boot.intents,

@@ -67,12 +67,14 @@ pub(crate) struct ClaimProbe {
 }
 
 impl VipRun {
-    pub(crate) fn new(vip: &Vip, now: Instant) -> Self {
+    /// `jitter`: nobody keeps the nodes' priorities apart.
+    pub(crate) fn new(vip: &Vip, jitter: bool, now: Instant) -> Self {
         let config = RouterConfig {
             legs: vip.legs.iter().map(leg_config).collect(),
             interval: vip.vrrp.interval,
             preempt: vip.vrrp.preempt,
             preempt_delay: vip.vrrp.preempt_delay,
+            jitter,
         };
         Self {
             router: Router::new(config, now),

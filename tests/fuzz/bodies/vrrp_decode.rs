@@ -85,6 +85,7 @@ fn config(settings: u8) -> RouterConfig {
         interval: AdvertInterval::DEFAULT,
         preempt: settings & 0x10 == 0,
         preempt_delay: Duration::from_secs(if settings & 0x20 == 0 { 0 } else { 30 }),
+        jitter: true,
     }
 }
 

@@ -73,7 +73,13 @@ impl Peer {
                 transport,
                 checksum: if options.pseudo_header { ChecksumMode::PseudoHeader } else { ChecksumMode::Rfc9568 },
             };
-            let config = RouterConfig { legs: vec![config], interval, preempt: true, preempt_delay: Duration::ZERO };
+            let config = RouterConfig {
+                legs: vec![config],
+                interval,
+                preempt: true,
+                preempt_delay: Duration::ZERO,
+                jitter: true,
+            };
             let mut router = Router::new(config, now);
             router.handle(now, Input::Source { leg: LegId(0), source: *source });
             router

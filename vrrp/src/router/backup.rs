@@ -121,6 +121,7 @@ impl Router {
     }
 
     fn jitter(&self, skew_interval: AdvertInterval) -> Duration {
-        self.lead_source.map_or(Duration::ZERO, |source| jitter(source, skew_interval))
+        let source = self.lead_source.filter(|_| self.config.jitter);
+        source.map_or(Duration::ZERO, |source| jitter(source, skew_interval))
     }
 }

@@ -23,6 +23,8 @@ pub struct RouterConfig {
     /// Nothing else is delayed: where nobody is Active we take over as if it were zero, and a node that failed is never
     /// left alone. Once it is over, preemption takes the usual Active_Down_Interval from the last advert before.
     pub preempt_delay: Duration,
+    /// Equal priorities must be reckoned with: wait a little longer by our address ([`jitter`](crate::timing::jitter)).
+    pub jitter: bool,
 }
 
 impl RouterConfig {

@@ -86,7 +86,7 @@ pub(crate) fn member(vrid: u8) -> LegConfig {
 }
 
 pub(crate) fn config(interval: AdvertInterval, preempt: bool) -> RouterConfig {
-    RouterConfig { legs: vec![leg()], interval, preempt, preempt_delay: Duration::ZERO }
+    RouterConfig { legs: vec![leg()], interval, preempt, preempt_delay: Duration::ZERO, jitter: true }
 }
 
 pub(crate) fn with_legs(legs: Vec<LegConfig>, interval: AdvertInterval) -> RouterConfig {
