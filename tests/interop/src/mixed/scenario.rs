@@ -218,6 +218,8 @@ fn judge_family(
     if matches!(step.act, Act::Drain | Act::Stop) && zero.is_none() {
         outcome.failed.push(format!("{:?} left without an advert of priority 0 ({family:?})", step.before));
     }
+    // A peer's own slowness is not ours: keepalived 2.2.7 takes 0.4 to 0.7 s where its timer is 0.36 s.
+    let limits = if cell.kind(step.after.index()) == Kind::Holdfast { limits } else { Limits::Wide };
     let most = limits.takeover(theory).as_secs_f64() * 1e3;
     if takeover > most {
         outcome.failed.push(format!("{family:?} takeover took {takeover:.1} ms, more than {most:.0} ms"));
