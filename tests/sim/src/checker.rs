@@ -141,7 +141,9 @@ impl Checker {
         let limit = UNFIT_MAX + cluster.options().down_time() * 2;
         for i in 0..cluster.hosts.len() {
             let host = &cluster.hosts[i];
-            let holds_on = owns[i] && !cluster.serves(i) && host.responsive(now);
+            // One that serves and owns it too is out of its hearing, and the others follow that one.
+            let served = (0..owns.len()).any(|j| j != i && owns[j] && cluster.serves(j));
+            let holds_on = owns[i] && !served && !cluster.serves(i) && host.responsive(now);
             if !(holds_on && (0..cluster.hosts.len()).any(|j| j != i && self.could_take(cluster, i, j, now))) {
                 self.unfit_since.remove(&i);
                 continue;
