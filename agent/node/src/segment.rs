@@ -211,7 +211,8 @@ impl Node {
             let quiet = resumed || left.is_some_and(|l| l.planned);
             self.became_active(now, id, &reason, event, quiet);
             self.hooks(id, HookEvent::Active, &why);
-            if left.is_some_and(|l| l.planned) {
+            // Also what a failing node gave away before it was drained: nobody took that either.
+            if left.is_some() {
                 self.drain_taken_back(now, id, event);
             }
         } else if from == State::Active {

@@ -231,6 +231,7 @@ fn fault(cluster: &mut Cluster, pick: &mut SimRng) {
             "fault: cut both ways"
         }
         8 => {
+            cluster.note(format!("{wire:?} from lb{} to lb{}: cut", i + 1, j + 1));
             cluster.net.cut(wire, i, j, true);
             "fault: cut one way"
         }

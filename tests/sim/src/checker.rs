@@ -4,6 +4,7 @@ use crate::cluster::Cluster;
 use crate::host::Plane;
 use crate::net::Wire;
 use holdfast_node::config::{LastNode, Partition};
+use holdfast_node::decide::Participation;
 use holdfast_node::world::Withheld;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -44,8 +45,10 @@ impl Checker {
         let now = cluster.now();
         for i in 0..cluster.hosts.len() {
             let able = cluster.eligible(i) && cluster.hosts[i].responsive(now);
-            if able {
+            if able || cluster.may_claim(i) && cluster.hosts[i].responsive(now) {
                 cluster.hosts[i].able_at = Some(now);
+            }
+            if able {
                 self.eligible_since.entry(i).or_insert(now);
             } else {
                 self.eligible_since.remove(&i);
@@ -96,7 +99,8 @@ impl Checker {
                     continue;
                 }
                 // Between equals the lowest leg decides, which must pass frames then.
-                let equal = cluster.options().priority(a) == cluster.options().priority(b);
+                let equal = cluster.running_priority(a) == cluster.running_priority(b)
+                    || cluster.options().priority(a) == cluster.options().priority(b);
                 let awake = [a, b].iter().all(|&i| cluster.hosts[i].responsive(now));
                 if !awake || !cluster.hear_each_other(a, b, equal) {
                     self.dual_since.remove(&(a, b));
@@ -188,6 +192,22 @@ impl Cluster {
         let withheld = matches!(world.withheld, Some(Withheld::Drained { .. } | Withheld::Stopping));
         let settled = world.vips[0].fault.is_none();
         self.serves(i) && host.linked() && !host.mute && !withheld && settled && !host.drained && !host.stopping
+    }
+
+    /// A host that can't know better than that it is able: that its adverts don't go out, a Backup never finds.
+    fn may_claim(&self, i: usize) -> bool {
+        let host = &self.hosts[i];
+        let withheld = host.node.as_ref().is_none_or(|node| node.world().withheld.is_some());
+        self.serves(i) && host.linked() && !withheld
+    }
+
+    /// The priority that a host runs at now.
+    fn running_priority(&self, i: usize) -> u8 {
+        let plan = self.hosts[i].node.as_ref().and_then(|node| node.plan().vips.first());
+        match plan.map(|plan| plan.participation) {
+            Some(Participation::Run { priority }) => priority.get(),
+            _ => self.options().priority(i),
+        }
     }
 
     /// The priority that a host runs at when it is well.

@@ -251,7 +251,8 @@ impl Cluster {
             Kind::VipState { .. } => self.hosts[i].transitions += 1,
             // Only an operator's will lets the addresses linger.
             Kind::Resign { linger: true, .. } => {
-                let forced_out = self.hosts[i].stopping || !self.options.channel;
+                // One that can't serve itself leaves for that reason, whatever the operator wants.
+                let forced_out = self.hosts[i].stopping || !self.options.channel || !self.serves(i);
                 if !forced_out && !self.somebody_was_able(i) {
                     self.broken = Some(format!(
                         "invariant 3: {} left by its own choice, and no other node was able to serve",
