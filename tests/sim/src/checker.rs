@@ -221,7 +221,7 @@ impl Cluster {
     /// A host's own advert interval.
     pub fn interval_of(&self, i: usize) -> Duration {
         let plain = self.options().plain.filter(|_| self.hosts[i].plain);
-        Duration::from_millis(plain.map_or(self.options().interval_ms, |peer| peer.interval_ms))
+        Duration::from_millis(plain.map_or_else(|| self.options().interval_ms, |peer| peer.interval_ms))
     }
 
     /// Hosts that may be the owner when all has settled; empty: nobody has to be.

@@ -219,7 +219,7 @@ impl Cluster {
         let mut checker = std::mem::take(&mut self.checker);
         let verdict = checker.look(self);
         self.checker = checker;
-        if let Some(broken) = self.broken.take().or(verdict.err()) {
+        if let Some(broken) = self.broken.take().or_else(|| verdict.err()) {
             let trace = self.trace();
             panic!("seed {}: {broken}\n{:?}\n{trace}", self.options.seed, self.options);
         }

@@ -115,7 +115,7 @@ impl Net {
         to: usize,
     ) -> impl Iterator<Item = Duration> + use<> {
         let path = self.path(wire, from, to);
-        let arrives = !path.cut && !(path.loss > 0 && rng.chance(path.loss));
+        let arrives = !(path.cut || path.loss > 0 && rng.chance(path.loss));
         let twice = arrives && path.duplicate > 0 && rng.chance(path.duplicate);
         let mut delay =
             |there: bool| there.then(|| Duration::from_micros(path.delay_us + rng.below(path.jitter_us + 1)));

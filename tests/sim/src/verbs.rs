@@ -37,7 +37,7 @@ impl Cluster {
         if self.hosts[i].runs() {
             return;
         }
-        let epoch = u64::try_from(self.hosts[i].life).expect("fits") + 1;
+        let epoch = self.hosts[i].life + 1;
         let seed = self.rng.seed32();
         let local = self.hosts[i].local(self.now);
         self.hosts[i].life += 1;

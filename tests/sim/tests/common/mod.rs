@@ -245,7 +245,7 @@ pub(crate) fn startup_delay_holds_off_for_its_time_and_no_longer() {
         cluster.start(0);
         cluster.run(ms(4900));
         assert_eq!(cluster.owners(), [1], "{options:?}\n{}", cluster.trace());
-        assert_eq!(cluster.hosts[0].is_active(), false);
+        assert!(!cluster.hosts[0].is_active());
         cluster.run(ms(1000));
         assert_eq!(cluster.owners(), [0], "{options:?}\n{}", cluster.trace());
         let before = transitions(&cluster);
