@@ -1,6 +1,6 @@
 //! A cell's rounds, and many cells side by side.
 
-use super::cell::{Cell, PROBER6};
+use super::cell::{Cell, PROBER6, Transport};
 use super::judge::{Seen, What};
 use super::node::{Node, Seat};
 use super::scenario::{Act, HIGH, HIGHEST, LOW, LOWEST, Limits, Outcome, ROUND, Role, Step, judge, ns};
@@ -83,6 +83,17 @@ impl Pair {
         let obs = fabric.ns("obs");
         obs.inside(|| std::fs::write("/proc/sys/net/ipv6/conf/eth0/accept_ra", "0").context("accept_ra"))?;
         ip_batch(Some(&obs), &format!("addr add {PROBER6}/64 dev eth0 nodad\n"))?;
+        if cell.transport == Transport::Unicast {
+            // A peer that died answers no ARP: what is sent to it would never be seen on the wire.
+            for lb in Lb::BOTH {
+                let mac = fabric.mac(lb.other())?.map(|byte| format!("{byte:02x}")).join(":");
+                let seat = Seat::new(&fabric, lb, cell, LOW)?;
+                for &family in cell.families {
+                    let entry = format!("neigh replace {} lladdr {mac} dev eth0 nud permanent\n", seat.peer(family));
+                    ip_batch(Some(&fabric.lb(lb)), &entry)?;
+                }
+            }
+        }
         let seat = |lb, priority| Seat::new(&fabric, lb, cell, priority)?.node();
         let nodes = [seat(Lb::Lb1, HIGH)?, seat(Lb::Lb2, LOW)?];
         let wire = Wire::start(&fabric, cell.families)?;
