@@ -235,6 +235,13 @@ pub struct SocketKey {
     pub ifindex: Option<u32>,
 }
 
+impl SocketKey {
+    /// Those through which an advert to this destination goes out of this interface.
+    pub fn towards(ifindex: u32, destination: IpAddr) -> Self {
+        Self { family: Family::of(destination), ifindex: destination.is_multicast().then_some(ifindex) }
+    }
+}
+
 impl fmt::Display for SocketKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let family = match self.family {

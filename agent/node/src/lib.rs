@@ -29,6 +29,7 @@ pub mod mutants;
 mod node;
 mod observe;
 pub mod reasons;
+mod records;
 mod refused;
 mod schedule;
 mod segment;

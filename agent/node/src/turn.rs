@@ -4,20 +4,19 @@
 //! "take it now" first, then the ledger and the removal (or, with linger, the removal when the successor is seen).
 
 use crate::announce::Announcer;
-use crate::config::{HookEvent, Leg, Member, Tracked, VipAddress, VipId};
+use crate::config::{HookEvent, Member, Tracked, VipId};
 use crate::decide::{Leave, LegPath, Participation, VipPlan, decide_one, socket_of, stands_until};
-use crate::diff::{BATCH, BATCH_PAUSE, Key, Wanted, diff};
-use crate::extras::{self, Extras};
-use crate::io::{Link, Output, OwnerRecord, SocketKey, Step, UnitState};
+use crate::diff::{BATCH, BATCH_PAUSE, Wanted, diff};
+use crate::extras::Extras;
+use crate::io::{Link, Output, SocketKey, Step, UnitState};
 use crate::journal::Kind;
-use crate::keeper::ipc::Resign;
 use crate::kernel::Vmac;
 use crate::legs::LegIndex;
 use crate::node::Node;
 use crate::vip::VipRun;
 use crate::world::{Fault, FaultKind, Leaving, VipView, Withheld};
 use holdfast_statesync::message::{BalancerReport, Fitness, Message, Role, VipReport};
-use holdfast_vrrp::{ChecksumMode, Family, Input, LegId, Priority, State};
+use holdfast_vrrp::{Input, LegId, Priority, State};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -422,72 +421,6 @@ impl Node {
         }
         let guarded = self.config.vips.iter().filter(|vip| !vip.vrrp.accept);
         guarded.flat_map(|vip| vip.addresses.iter().map(|address| address.ip)).collect()
-    }
-
-    /// Tells the keeper what it would have to undo, before the steps that it covers.
-    fn write_records(&mut self) {
-        for id in self.records.take() {
-            let vip = self.vip_config(id);
-            let plan = self.plan.vips.get(usize::from(id.0));
-            let key = |a: &VipAddress| Some((extras::place(vip, a, &self.world)?, a.ip, a.prefix));
-            let covered = |k: &Key| plan.is_some_and(|p| p.addresses.contains(k)) || self.actual.maybe_ours(k);
-            let addresses = vip.addresses.iter().filter_map(key).filter(covered).collect::<Vec<_>>();
-            let mut of = extras::of(vip, &self.world, 0);
-            let planned = plan.map(|plan| &plan.extras);
-            of.routes.retain(|r| planned.is_some_and(|p| p.routes.contains(r)) || self.actual.routes.maybe(r));
-            of.rules.retain(|r| planned.is_some_and(|p| p.rules.contains(r)) || self.actual.rules.maybe(r));
-            of.vmacs.retain(|v| planned.is_some_and(|p| p.vmacs.contains(v)) || self.actual.maybe_vmac(v));
-            let run = self.run(id);
-            let active = run.router.state() == State::Active;
-            let resign = if active { self.resignations(id) } else { Vec::new() };
-            let record = OwnerRecord {
-                vip: id,
-                active,
-                role_epoch: self.view(id).role_epoch,
-                addresses,
-                routes: of.routes.into_iter().collect(),
-                rules: of.rules.into_iter().collect(),
-                vmacs: of.vmacs.into_iter().collect(),
-                resign,
-                interval: vip.vrrp.interval.duration(),
-                pseudo_header: if active { self.pseudo_header_legs(id) } else { Vec::new() },
-            };
-            let same = match &run.record {
-                Some(old) => *old == record,
-                None => !record.active && record.addresses.is_empty() && record.vmacs.is_empty(),
-            };
-            if !same {
-                self.run_mut(id).record = Some(record.clone());
-                self.out.owners.push(Output::Owner(record));
-            }
-        }
-    }
-
-    /// The legs that had to learn what their peers understand, for the next worker.
-    fn pseudo_header_legs(&self, id: VipId) -> Vec<(u16, bool)> {
-        let choice = |(_, leg): &(u16, &Leg)| leg.checksum == ChecksumMode::Auto && leg.family == Family::V4;
-        let legs = (0..).zip(&self.vip_config(id).legs).filter(choice);
-        legs.filter_map(|(leg, _)| Some((leg, self.run(id).router.pseudo_header(LegId(leg))?))).collect()
-    }
-
-    /// The priority-0 adverts of every leg, for the keeper.
-    fn resignations(&self, id: VipId) -> Vec<Resign> {
-        let run = self.run(id);
-        let legs = (0..).map(LegId).zip(run.path.iter().flatten());
-        let of = |(leg, way): (LegId, &LegPath)| {
-            let ifindex = way.out;
-            let (source, packets) = run.router.resign_packets(leg)?;
-            Some(
-                packets
-                    .iter()
-                    .map(move |p| {
-                        let (destination, payload) = (p.destination, p.payload.clone());
-                        Resign { ifindex, source, destination, payload }
-                    })
-                    .collect::<Vec<_>>(),
-            )
-        };
-        legs.filter_map(of).flatten().collect()
     }
 
     /// Announcements that are due, of addresses that are there.

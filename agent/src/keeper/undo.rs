@@ -10,7 +10,6 @@ use holdfast_node::config::InterfaceName;
 use holdfast_node::io::{SocketKey, StepError};
 use holdfast_node::keeper::ipc::{Resign, Undo as What, VipAddress, VipRecord};
 use holdfast_node::kernel::Vmac;
-use holdfast_vrrp::Family;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,7 +30,10 @@ pub(super) struct Undo {
 impl Undo {
     /// Keeps the send socket that came with a record. Each replaces the former one of its interface.
     pub(super) fn keep(&mut self, record: &VipRecord, socket: OwnedFd) {
-        let Some(key) = record.resign.first().map(key) else { return };
+        let Some(key) = record.resign.first().map(|resign| SocketKey::towards(resign.ifindex, resign.destination))
+        else {
+            return;
+        };
         if self.senders.contains_key(&key) || self.senders.len() < SOCKETS_MAX {
             self.senders.insert(key, socket);
         }
@@ -39,7 +41,7 @@ impl Undo {
 
     /// Sends the priority-0 advert.
     pub(super) fn resign(&mut self, resign: &Resign) -> io::Result<()> {
-        let key = key(resign);
+        let key = SocketKey::towards(resign.ifindex, resign.destination);
         let packet = vrrp::Outgoing {
             source: resign.source,
             ifindex: resign.ifindex,
@@ -97,9 +99,4 @@ fn with<S>(
 /// Whether the interface is the device of a virtual router.
 fn is_device(ifindex: u32) -> bool {
     InterfaceName::new(&link::name(ifindex)).is_some_and(|name| Vmac::named(&name).is_some())
-}
-
-fn key(resign: &Resign) -> SocketKey {
-    let family = if resign.destination.is_ipv4() { Family::V4 } else { Family::V6 };
-    SocketKey { family, ifindex: resign.destination.is_multicast().then_some(resign.ifindex) }
 }

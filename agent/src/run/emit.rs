@@ -263,7 +263,7 @@ impl Outputs {
             order.extend(packets.iter().map(|packet| {
                 let (ifindex, source, destination) = (*ifindex, *source, packet.destination);
                 let packet = Outgoing { source, ifindex, destination, payload: &packet.payload };
-                (socket_of(ifindex, destination), at, packet)
+                (SocketKey::towards(ifindex, destination), at, packet)
             }));
         }
         // Stable: what goes through one socket keeps its order.
@@ -299,7 +299,7 @@ impl Outputs {
             return;
         };
         tokio::spawn(async move {
-            let family = if target.is_ipv4() { Family::V4 } else { Family::V6 };
+            let family = Family::of(target);
             let others = neighbour::answered(ifindex, family, WITNESSES).unwrap_or_default();
             // What can't be asked isn't answered: the claimer stands.
             let outcome = probe::probe(ifindex, source, target, &others, tries, wait).await;
@@ -340,7 +340,7 @@ impl Outputs {
         let Some((vip, balancers)) = self.names.vips.get(usize::from(record.vip.0)).cloned() else { return };
         // One socket travels with a record; for other legs the keeper opens its own when it needs them.
         let first = record.resign.first();
-        let socket = first.and_then(|r| self.executor.sender(socket_of(r.ifindex, r.destination)));
+        let socket = first.and_then(|r| self.executor.sender(SocketKey::towards(r.ifindex, r.destination)));
         let rules = record.rules.into_iter().map(Undo::Rule);
         let routes = record.routes.into_iter().map(Undo::Route);
         let vmacs = record.vmacs.into_iter().map(Undo::Vmac);
@@ -437,10 +437,4 @@ impl Outputs {
 fn told(vip: &holdfast_node::config::Vip) -> Vec<(Subject, String)> {
     let members = vip.members.iter().map(|member| (Subject::Instance, member.name.as_str().to_owned()));
     members.chain(vip.group.then(|| (Subject::Group, vip.name.as_str().to_owned()))).collect()
-}
-
-/// The sockets through which a packet to this destination goes.
-fn socket_of(ifindex: u32, destination: IpAddr) -> SocketKey {
-    let family = if destination.is_ipv4() { Family::V4 } else { Family::V6 };
-    SocketKey { family, ifindex: destination.is_multicast().then_some(ifindex) }
 }

@@ -47,13 +47,15 @@ pub struct Outcome {
     pub late_max_ms: f64,
     /// The machine's own worst lateness.
     pub machine_late_ms: f64,
+    /// Against the figure itself: what the machine was late is no excuse.
+    pub strict: bool,
     /// lb1's own account.
     pub journal: Vec<String>,
 }
 
 impl Outcome {
     /// At least half of the packets went out, nothing changed, and adverts came in time (10 % of the interval at the
-    /// 99th percentile, beside what the machine itself was late).
+    /// 99th percentile; in CI beside what the machine itself was late).
     #[must_use]
     pub fn pass(&self) -> bool {
         let tenth = ms_between(0, INTERVAL.as_nanos() as u64) / 10.0;
@@ -64,7 +66,7 @@ impl Outcome {
             && self.role_changes == 0
             && self.dual_holder_ms == 0.0
             && self.address_changes == 0
-            && self.late_p99_ms <= tenth + self.machine_late_ms
+            && self.late_p99_ms <= if self.strict { tenth } else { tenth + self.machine_late_ms }
     }
 
     /// The machine was too late itself for this to say anything.
@@ -189,6 +191,7 @@ pub fn garbage(o: &Options, rate: u32, seconds: u32, seed: u64) -> Result<Outcom
             .map(|(_, l)| *l)
             .max()
             .map_or(0.0, |l| ms_between(0, l)),
+        strict: o.strict,
     })
 }
 
