@@ -83,18 +83,17 @@ impl Pair {
         let obs = fabric.ns("obs");
         obs.inside(|| std::fs::write("/proc/sys/net/ipv6/conf/eth0/accept_ra", "0").context("accept_ra"))?;
         ip_batch(Some(&obs), &format!("addr add {PROBER6}/64 dev eth0 nodad\n"))?;
-        if cell.transport == Transport::Unicast {
-            // A peer that died answers no ARP: what is sent to it would never be seen on the wire.
-            for lb in Lb::BOTH {
+        let seat = |lb, priority| {
+            let seat = Seat::new(&fabric, lb, cell, priority)?;
+            if cell.transport == Transport::Unicast {
+                // A peer that died answers no ARP: what is sent to it would never be seen on the wire.
                 let mac = fabric.mac(lb.other())?.map(|byte| format!("{byte:02x}")).join(":");
-                let seat = Seat::new(&fabric, lb, cell, LOW)?;
                 for &family in cell.families {
-                    let entry = format!("neigh replace {} lladdr {mac} dev eth0 nud permanent\n", seat.peer(family));
-                    ip_batch(Some(&fabric.lb(lb)), &entry)?;
+                    seat.ip(&format!("neigh replace {} lladdr {mac} dev eth0 nud permanent\n", seat.peer(family)))?;
                 }
             }
-        }
-        let seat = |lb, priority| Seat::new(&fabric, lb, cell, priority)?.node();
+            seat.node()
+        };
         let nodes = [seat(Lb::Lb1, HIGH)?, seat(Lb::Lb2, LOW)?];
         let wire = Wire::start(&fabric, cell.families)?;
         let mut pair = Self { cell, nodes, wire, fabric, cuts: Vec::new() };
