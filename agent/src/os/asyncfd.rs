@@ -22,6 +22,31 @@ impl AsyncDescriptor {
         Ok(Self(registered.map_err(|e| e.into_parts().1)?))
     }
 
+    /// Like [`Self::new`], for both directions.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn new_duplex(fd: OwnedFd) -> io::Result<Self> {
+        // SAFETY: as in `new`.
+        let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE | Interest::WRITABLE) };
+        Ok(Self(registered.map_err(|e| e.into_parts().1)?))
+    }
+
+    /// Like [`Self::poll_read`], for a descriptor made by [`Self::new_duplex`] that can be written to. One task at a time
+    /// may wait.
+    pub fn poll_write<R>(
+        &self,
+        cx: &mut Context<'_>,
+        mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,
+    ) -> Poll<io::Result<R>> {
+        loop {
+            let mut guard = ready!(self.0.poll_write_ready(cx))?;
+            if let Ok(result) = guard.try_io(|fd| write(fd.as_fd())) {
+                return Poll::Ready(result);
+            }
+        }
+    }
+
     /// Runs `read` when the descriptor is readable, again after each `WouldBlock`. One task at a time may wait.
     pub fn poll_read<R>(
         &self,

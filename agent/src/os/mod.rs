@@ -24,6 +24,7 @@ pub mod route_watch;
 pub mod rule;
 pub mod sched;
 pub mod sysctl;
+pub mod tcp;
 pub mod timerfd;
 pub mod udp;
 pub mod vmac;
