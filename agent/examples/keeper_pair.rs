@@ -151,6 +151,7 @@ impl Worker {
             interval: Duration::from_millis(100),
             balancers: Vec::new(),
             pseudo_header: vec![],
+            bgp: None,
         };
         let sender = vrrp::Sender::open(vrrp::Family::V4, Some(address.ifindex)).expect("opened");
         self.end.send(&ToKeeper::Owner(record), Some(sender.as_fd())).expect("sent");

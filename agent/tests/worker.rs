@@ -157,7 +157,13 @@ impl Worker {
     fn boot(&mut self, resume: &[(&str, u64)]) {
         assert!(matches!(self.hear(), ToKeeper::Hello { .. }), "the first message is the greeting");
         let resume = resume.iter().map(|(v, e)| ((*v).to_owned(), *e)).collect();
-        let boot = ToWorker::Boot { resume, pseudo_header: Vec::new(), crashed_before: 0, former_end: String::new() };
+        let boot = ToWorker::Boot {
+            resume,
+            pseudo_header: Vec::new(),
+            crashed_before: 0,
+            former_end: String::new(),
+            bgp_restarting: false,
+        };
         self.keeper().send(&boot, None).expect("sent");
     }
 

@@ -355,6 +355,7 @@ impl Outputs {
             interval: record.interval,
             balancers,
             pseudo_header: record.pseudo_header,
+            bgp: None,
         };
         self.keeper.send(ToKeeper::Owner(message), socket.map(AsFd::as_fd));
     }

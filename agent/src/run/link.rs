@@ -115,6 +115,7 @@ mod tests {
             interval: Duration::from_millis(100),
             balancers: vec![],
             pseudo_header: vec![],
+            bgp: None,
         })
     }
 

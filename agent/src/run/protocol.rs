@@ -450,6 +450,7 @@ impl Protocol {
         match message {
             // Answered before this thread began.
             ToWorker::Boot { .. } => {}
+            ToWorker::Bfd(_) => {}
             ToWorker::Lapsed { vip, role_epoch } => {
                 let position = self.node.config().vips.iter().position(|v| v.name.as_str() == vip);
                 if let Some(id) = position.and_then(|p| u16::try_from(p).ok()) {

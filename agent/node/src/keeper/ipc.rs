@@ -4,6 +4,10 @@
 //! dropped and counted, never fatal. The worker speaks first: [`ToKeeper::Hello`], answered by [`ToWorker::Boot`].
 //! These types hold no policy; what the keeper does with them is [`Keeper`](super::Keeper)'s.
 
+mod routing;
+
+pub use routing::{BFD_MAX, BfdReport, BfdSpec, BfdState, BgpGrace, BgpSession, FAREWELL_MAX, describe_diagnostic};
+
 use crate::kernel::{Route, Rule, Vmac};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -60,6 +64,11 @@ pub enum ToKeeper {
         /// After this SIGTERM to its process group, 500 ms later SIGKILL.
         timeout: Duration,
     },
+    /// The complete list of BFD sessions that are to run. What is in both lists is left alone, but for changed timers,
+    /// which change live; what isn't wanted any more says AdminDown. Answered by one [`ToWorker::Bfd`] for each.
+    Bfd(Vec<BfdSpec>),
+    /// A BGP session was established, its socket comes along; or it ended.
+    BgpSession(BgpSession),
     /// All is released, the worker is about to exit: nothing is left to undo. Records that still hold something
     /// are undone at once, without grace.
     Stopped,
@@ -87,6 +96,8 @@ pub struct VipRecord {
     /// Legs whose adverts have the pseudo-header's checksum because their peers were heard to use that, and whether they
     /// go out with the RFC's as well: for the next worker.
     pub pseudo_header: Vec<(u16, bool)>,
+    /// It is announced by BGP: its addresses stay when the worker dies, as its routes do.
+    pub bgp: Option<BgpGrace>,
 }
 
 /// Something to be removed from the kernel. The order of the variants is that of undoing: rules, routes, devices (with
@@ -152,7 +163,12 @@ pub enum ToWorker {
         crashed_before: u32,
         /// How the former worker ended, for the journal; empty for the first one.
         former_end: String,
+        /// The former worker had established BGP sessions, the neighbours still keep the routes, and what they lead to
+        /// stands: the first OPEN to each may say that we restart (RFC 4724, Restart State).
+        bgp_restarting: bool,
     },
+    /// A BFD session changed its state, or was asked for by [`ToKeeper::Bfd`].
+    Bfd(BfdReport),
     /// The worker was too late to resume this VIP: the keeper has resigned and undone it. A worker that
     /// still believes it is Active in this role epoch must go to Backup.
     Lapsed {

@@ -401,6 +401,7 @@ impl Keeper {
             }
             (_, ToKeeper::Beat) => {}
             (_, ToKeeper::Owner(record)) => self.vips.replace(record, &mut self.out),
+            (_, ToKeeper::Bfd(_) | ToKeeper::BgpSession(_)) => {}
             (running, ToKeeper::Stopped) => running.done = Some(now),
             (_, ToKeeper::StopBalancer { name }) => self.balancers.stop(now, &name, &mut self.out),
             (_, ToKeeper::StartBalancer { name, argv, soft_stop }) => {
@@ -418,7 +419,8 @@ impl Keeper {
         let resume = self.vips.held();
         let pseudo_header = self.vips.held_pseudo_header();
         let former_end = self.former_end.clone();
-        self.tell(ToWorker::Boot { resume, pseudo_header, crashed_before: self.crashed, former_end });
+        let (crashed_before, bgp_restarting) = (self.crashed, false);
+        self.tell(ToWorker::Boot { resume, pseudo_header, crashed_before, former_end, bgp_restarting });
         if !std::mem::replace(&mut self.ready, true) {
             self.out.push(Output::Notify(Notify::Ready));
             self.unclaimed_at = Some(now + CLAIM_LIMIT);

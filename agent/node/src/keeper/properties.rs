@@ -91,6 +91,7 @@ fn record(vip: u8, set: u8, active: bool) -> VipRecord {
         interval: Duration::from_millis(100),
         balancers: if vip == 0 { vec!["a".to_owned()] } else { vec![] },
         pseudo_header: vec![],
+        bgp: None,
     }
 }
 

@@ -160,6 +160,7 @@ fn record(vip: &str, n: u8, active: bool) -> VipRecord {
         interval: ms(100),
         balancers: vec![],
         pseudo_header: vec![],
+        bgp: None,
     }
 }
 
