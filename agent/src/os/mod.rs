@@ -19,6 +19,7 @@ mod packet;
 pub mod pidfd;
 pub mod probe;
 pub mod process;
+pub mod ra;
 pub mod route;
 pub mod route_watch;
 pub mod rule;
