@@ -1,6 +1,14 @@
 //! BGP as pure code: wire format, the one-peer state machine, what we announce (Adj-RIB-Out) and message framing.
 //!
-//! Empty but for this page: announcing a VIP by BGP comes after the VRRP pair. The configuration refuses `bgp` keys
-//! until then, by name. BFD lives in its own small crate (`bgp/bfd`); this one will not know it.
+//! BFD lives in its own small crate (`bgp/bfd`); this one does not know it.
 
 #![forbid(unsafe_code)]
+// What a neighbour sends may be anything: what reads it may neither index nor unwrap.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
+
+pub mod rib;
+pub mod session;
+pub mod types;
+
+pub use rib::{Desired, Route};
+pub use session::{ConnId, Event, Input, Output, Peer, PeerConfig, State, Stop};
