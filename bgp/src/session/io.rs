@@ -164,17 +164,12 @@ pub enum Event {
         /// Routes in it.
         routes: usize,
     },
-    /// A route was announced (or announced anew, with other attributes).
-    Announced(Prefix),
-    /// A route was withdrawn.
-    Withdrawn(Prefix),
-    /// A route can't be told to this neighbour; the session isn't touched by it.
-    Unsent {
-        /// Which.
-        prefix: Prefix,
-        /// Why.
-        why: Unsent,
-    },
+    /// Routes were announced (or announced anew, with other attributes).
+    Announced(Vec<Prefix>),
+    /// Routes were withdrawn.
+    Withdrawn(Vec<Prefix>),
+    /// Routes that can't be told to this neighbour, and why; the session isn't touched by it.
+    Unsent(Vec<(Prefix, Unsent)>),
     /// Stopped, and every connection is closed or left.
     Stopped,
 }
