@@ -322,6 +322,7 @@ fn a_status(verdict: Verdict) -> Status {
         epoch: 1,
         age_ms: 61_000,
         vips: Vec::new(),
+        neighbors: Vec::new(),
         peers: Vec::new(),
         balancers: Vec::new(),
         checks: Vec::new(),

@@ -1,7 +1,12 @@
 //! The validated configuration. A value of these types that exists is valid; text is parsed in the agent.
 
+mod bgp;
 mod vip;
 
+pub use bgp::{
+    Attributes, Bfd, Bgp, Damping, Form, LOCAL_PREF, LinkBandwidth, Neighbor, NeighborAs, NeighborId, NextHops,
+    Overrides, PASSWORD_MAX, RouterIdFrom, Unwell, VipBgp, password,
+};
 pub use vip::{AnnounceConfig, Leg, Member, Partition, Route, Rule, Track, Tracked, Vip, VipAddress, VrrpConfig};
 
 use serde::{Serialize, Serializer};
@@ -95,6 +100,8 @@ pub struct Config {
     pub checks: Vec<Check>,
     /// VIPs in file order.
     pub vips: Vec<Vip>,
+    /// The BGP speaker; there if any VIP is announced.
+    pub bgp: Option<Bgp>,
     /// The peers' channel; `None`: VRRP alone.
     pub cluster: Option<Cluster>,
     /// Hooks in file order.

@@ -1,6 +1,7 @@
 //! What `status` says (DESIGN section 3), with the age of every value. Its JSON is a public interface: `schema` 1.
 
 mod judge;
+mod neighbor;
 
 use crate::config::{BalancerKind, CheckId, Leg, Member, VipId};
 use crate::decide::{VipPlan, decide};
@@ -15,6 +16,8 @@ use holdfast_vrrp::{Family, LegId, State, Version};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Instant;
+
+pub use neighbor::{BfdStatus, NeighborError, NeighborStatus};
 
 /// The one-word judgement; also the exit code of `holdfast status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -47,6 +50,9 @@ pub struct Status {
     pub vips: Vec<VipStatus>,
     /// Peers in file order.
     pub peers: Vec<PeerStatus>,
+    /// BGP neighbours in file order.
+    #[serde(default)]
+    pub neighbors: Vec<NeighborStatus>,
     /// Balancers in file order.
     pub balancers: Vec<BalancerStatus>,
     /// Checks in file order.
@@ -280,6 +286,7 @@ pub(crate) fn of(node: &Node, now: Instant) -> Status {
         age_ms: age_ms(now, node.started),
         vips: rows.into_iter().map(|(_, vip)| vip).collect(),
         peers,
+        neighbors: Vec::new(),
         balancers: balancers(node, now),
         checks: checks(node, now),
         drain: drain(node, now),

@@ -159,6 +159,7 @@ fn read(root: &Table<'_>, mtu: MtuOf<'_>, sink: &mut Sink) -> Option<Config> {
         balancers: balancers.into_iter().map(|named| named.item).collect::<Option<_>>()?,
         checks: checks.into_iter().map(|named| named.item).collect::<Option<_>>()?,
         vips: units?,
+        bgp: None,
         cluster,
         hooks: hooks.into_iter().map(|named| named.item).collect::<Option<_>>()?,
         fifo: fifo?,

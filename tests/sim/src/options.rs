@@ -168,6 +168,7 @@ pub fn config(options: &Options, i: usize, publics: &[[u8; 32]]) -> Config {
         }],
         checks,
         vips: vec![vip(options, i)],
+        bgp: None,
         cluster: (options.channel && !options.is_plain(i)).then(|| Cluster {
             listen: channel_address(i),
             key_file: "/nowhere".into(),

@@ -1,5 +1,6 @@
 //! Units: what moves as one, its legs on the wire, and how it is held.
 
+use super::bgp::VipBgp;
 use super::{BalancerId, CheckId, InterfaceName, LastNode, Name, milliseconds};
 use holdfast_vrrp::{AdvertInterval, ChecksumMode, Family, Priority, Version, Vrid};
 use serde::{Serialize, Serializer};
@@ -16,7 +17,8 @@ pub struct Vip {
     pub group: bool,
     /// The VIPs as written: one, or those of the group. Never empty.
     pub members: Vec<Member>,
-    /// Virtual routers on the wire, in file order, IPv4 before IPv6. Never empty; indexed by `LegId`.
+    /// Virtual routers on the wire, in file order, IPv4 before IPv6; indexed by `LegId`. Empty if it is announced by BGP
+    /// alone (see [`Vip::anycast`]).
     pub legs: Vec<Leg>,
     /// Of all members; at least one; no address twice in a configuration.
     pub addresses: Vec<VipAddress>,
@@ -24,15 +26,17 @@ pub struct Vip {
     pub balancers: Vec<BalancerId>,
     /// All must pass, but for those that [`Track`]s weigh.
     pub checks: Vec<CheckId>,
-    /// How it is held.
+    /// How it is held; without a meaning if there are no legs.
     pub vrrp: VrrpConfig,
+    /// How it is announced by BGP.
+    pub bgp: Option<VipBgp>,
     /// What else decides.
     pub tracks: Vec<Track>,
     /// Routes that move with it.
     pub routes: Vec<Route>,
     /// Rules that move with it.
     pub rules: Vec<Rule>,
-    /// How it is announced.
+    /// How it is announced on its segments.
     pub announce: AnnounceConfig,
     /// What the last node does when it fails too.
     pub last_node: LastNode,
@@ -202,6 +206,7 @@ impl Vip {
             balancers: Vec::new(),
             checks: Vec::new(),
             vrrp,
+            bgp: None,
             tracks: Vec::new(),
             routes: Vec::new(),
             rules: Vec::new(),

@@ -144,6 +144,7 @@ pub(crate) fn config(i: usize, priority: u8, keys: &[[u8; 32]]) -> Config {
             shared: false,
         }],
         vips: vec![Vip { balancers: vec![BalancerId(0)], checks: vec![CheckId(0)], ..vip("web", VIP, 10, priority) }],
+        bgp: None,
         cluster: (!keys.is_empty()).then(|| Cluster {
             listen: channel_address(i),
             key_file: "/etc/key".into(),
