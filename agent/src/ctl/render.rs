@@ -374,6 +374,7 @@ mod tests {
             epoch: 1,
             age_ms: 61_000,
             vips: vec![vip],
+            neighbors: Vec::new(),
             peers: vec![peer],
             balancers: Vec::new(),
             checks: Vec::new(),

@@ -1,7 +1,7 @@
 //! How VIPs are announced by BGP: this node's speaker, its neighbours, and what a VIP says to them.
 
 use super::{Config, InterfaceName, Vip, milliseconds};
-use holdfast_bgp::{Asn, Families, Family, RouterId};
+use holdfast_bgp::types::{Asn, Families, Family, RouterId};
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
