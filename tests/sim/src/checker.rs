@@ -177,6 +177,12 @@ impl Checker {
 }
 
 impl Cluster {
+    /// Hosts whose word that they can serve must have reached this one over the channel by now.
+    pub fn could_be_told(&self, i: usize) -> Vec<usize> {
+        let others = (0..self.hosts.len()).filter(|&j| j != i && !self.hosts[j].plain && self.options().channel);
+        others.filter(|&j| self.checker.could_take(self, i, j, self.now())).collect()
+    }
+
     /// The host's balancer and what else is tracked hard are well, as they really are.
     pub fn serves(&self, i: usize) -> bool {
         let hard = self.options().track.is_some_and(|track| track.weight.is_none());
@@ -191,7 +197,13 @@ impl Cluster {
         let world = node.world();
         let withheld = matches!(world.withheld, Some(Withheld::Drained { .. } | Withheld::Stopping));
         let settled = world.vips[0].fault.is_none();
-        self.serves(i) && host.linked() && !host.mute && !withheld && settled && !host.drained && !host.stopping
+        self.serves(i)
+            && host.linked()
+            && !host.mute
+            && !withheld
+            && settled
+            && host.intents.drain.is_none()
+            && !host.stopping
     }
 
     /// A host that can't know better than that it is able: that its adverts don't go out, a Backup never finds.

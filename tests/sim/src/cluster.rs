@@ -26,6 +26,9 @@ pub use crate::peer::PeerOptions;
 const TRACE_MAX: usize = 600;
 /// Packets that wait for a standing host; more are dropped, as a socket's buffer does.
 const INBOX_MAX: usize = 500;
+/// The kernel's notices that wait for one: so few that an overrun is seen in runs. Then all are lost, and the host is
+/// told so: it gets everything that there is in their stead, as a netlink monitor does after `ENOBUFS`.
+const NOTICES_MAX: usize = 4;
 /// Happenings that may wait: more are a storm.
 const QUEUE_MAX: usize = 200_000;
 
@@ -55,6 +58,45 @@ pub(crate) enum Happening {
     Plane,
 }
 
+impl Happening {
+    fn is_packet(&self) -> bool {
+        matches!(self, Self::Vrrp { .. } | Self::Datagram { .. })
+    }
+
+    fn is_notice(&self) -> bool {
+        matches!(self, Self::Kernel(_) | Self::Link { .. } | Self::Unplugged { .. } | Self::Based { .. })
+    }
+}
+
+/// What waits for a host that stands still.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Inbox {
+    waiting: VecDeque<Happening>,
+    packets: usize,
+    notices: usize,
+    /// Notices were lost.
+    overrun: bool,
+}
+
+impl Inbox {
+    fn put(&mut self, happening: Happening) {
+        if happening.is_packet() {
+            if self.packets == INBOX_MAX {
+                return;
+            }
+            self.packets += 1;
+        } else if happening.is_notice() {
+            if self.overrun || self.notices == NOTICES_MAX {
+                self.overrun = true;
+                self.waiting.retain(|waiting| !waiting.is_notice());
+                return;
+            }
+            self.notices += 1;
+        }
+        self.waiting.push_back(happening);
+    }
+}
+
 /// N hosts on two segments. See the crate's documentation.
 #[derive(Debug)]
 pub struct Cluster {
@@ -77,7 +119,7 @@ pub struct Cluster {
     origin: Instant,
     queue: BTreeMap<(Instant, u64), (usize, Happening)>,
     sequence: u64,
-    pub(crate) inboxes: Vec<VecDeque<Happening>>,
+    pub(crate) inboxes: Vec<Inbox>,
     pub(crate) calm: Vec<Option<Instant>>,
     trace: VecDeque<String>,
     pub(crate) token: u64,
@@ -123,7 +165,6 @@ impl Cluster {
             announced: None,
             transitions: 0,
             plane_since: origin,
-            drained: false,
             stopping: false,
             able_at: None,
         };
@@ -139,7 +180,7 @@ impl Cluster {
             origin,
             queue: BTreeMap::new(),
             sequence: 0,
-            inboxes: vec![VecDeque::new(); options.hosts],
+            inboxes: vec![Inbox::default(); options.hosts],
             calm: vec![None; options.hosts],
             trace: VecDeque::new(),
             token: 0,
@@ -237,8 +278,8 @@ impl Cluster {
                 // A host whose clock stands still loses no address meanwhile; another one's kernel goes on.
                 if matches!(happening, Happening::Expire) && self.hosts[i].frozen_at.is_none() {
                     self.expire(i);
-                } else if self.inboxes[i].len() < INBOX_MAX && !matches!(happening, Happening::Wake { .. }) {
-                    self.inboxes[i].push_back(happening);
+                } else if !matches!(happening, Happening::Wake { .. }) {
+                    self.inboxes[i].put(happening);
                 }
                 return;
             }
@@ -257,8 +298,14 @@ impl Cluster {
         host.expire_at = None;
         self.calm[i] = Some(self.now);
         self.note(format!("{} goes on", name(i)));
-        let waiting = std::mem::take(&mut self.inboxes[i]);
-        waiting.into_iter().for_each(|h| self.deliver(i, h));
+        let inbox = std::mem::take(&mut self.inboxes[i]);
+        if inbox.overrun {
+            self.coverage.see("kernel: notices overran");
+            let (links, addresses) = (self.hosts[i].kernel.links(), self.hosts[i].kernel.addresses());
+            self.feed(i, Input::Resync { links: &links, addresses: &addresses });
+            self.peer_links(i);
+        }
+        inbox.waiting.into_iter().for_each(|h| self.deliver(i, h));
         self.feed(i, Input::Timer);
         self.expire(i);
     }

@@ -77,8 +77,6 @@ pub struct Host {
     pub transitions: u64,
     /// Since when the balancer is as it is.
     pub plane_since: Instant,
-    /// An operator wants it out.
-    pub drained: bool,
     /// It was told to stop.
     pub stopping: bool,
     /// Last time that it could really serve.

@@ -105,7 +105,7 @@ impl Cluster {
         }
         host.expire_at = None;
         host.stopping = false;
-        self.inboxes[i].clear();
+        self.inboxes[i] = Default::default();
         self.calm[i] = None;
         self.arm_expiry(i);
     }
@@ -269,7 +269,6 @@ impl Cluster {
 
     /// An operator drains this host.
     pub fn drain(&mut self, i: usize) {
-        self.hosts[i].drained = true;
         self.operator(
             i,
             Request::Drain {
@@ -285,7 +284,6 @@ impl Cluster {
 
     /// An operator takes the drain back.
     pub fn undrain(&mut self, i: usize) {
-        self.hosts[i].drained = false;
         self.disturb(i);
         self.operator(i, Request::Undrain { who: "tester".to_owned() });
     }

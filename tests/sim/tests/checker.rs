@@ -1,5 +1,6 @@
 //! The checker sees what it is there to see: each invariant is broken by hand once.
 
+use holdfast_sim::chaos;
 use holdfast_sim::cluster::{Cluster, Options};
 use holdfast_sim::host::Plane;
 use std::time::Duration;
@@ -40,4 +41,27 @@ fn an_owner_with_a_dead_balancer_beside_a_fit_one_is_seen() {
     assert_eq!(cluster.owners(), [0]);
     cluster.hosts[0].plane = Plane::Dead;
     cluster.run(ms(5000));
+}
+
+#[test]
+#[should_panic(expected = "[1] can serve")]
+fn a_drain_that_is_refused_beside_a_node_that_can_serve_is_seen() {
+    let mut cluster = Cluster::settled(Options::default());
+    // Nobody knows it under this address: its words go nowhere, on a wire that is sound.
+    cluster.hosts[0].channel = "10.9.9.9:1".parse().expect("an address");
+    cluster.run(ms(2000));
+    chaos::drain_with_reason(&mut cluster, 0);
+}
+
+#[test]
+fn a_drain_that_is_refused_for_want_of_another_takes_no_host_out() {
+    let mut cluster = Cluster::settled(Options::default());
+    cluster.set_plane(1, Plane::Dead);
+    cluster.run(ms(1000));
+    assert_eq!(chaos::drain_with_reason(&mut cluster, 0), "left: nothing, a drain was refused");
+    assert_eq!(cluster.candidates(), [0]);
+    cluster.set_plane(1, Plane::Alive);
+    cluster.run(ms(3000));
+    assert_eq!(chaos::drain_with_reason(&mut cluster, 0), "left: one host drained");
+    assert_eq!(cluster.candidates(), [1]);
 }

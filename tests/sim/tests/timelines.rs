@@ -1,7 +1,7 @@
 //! Directed runs: one fault each, with its figure on virtual time.
 
 use holdfast_node::config::LastNode;
-use holdfast_sim::cluster::{Cluster, Options};
+use holdfast_sim::cluster::{Cluster, Options, Shape};
 use holdfast_sim::host::Plane;
 use holdfast_sim::net::SEGMENT;
 use std::time::Duration;
@@ -208,6 +208,24 @@ fn a_host_that_stood_still_listens_before_it_speaks() {
     assert_eq!(cluster.owners().len(), 1, "{}", cluster.trace());
     cluster.run(ms(2000));
     assert_eq!(cluster.owners(), [0], "{}", cluster.trace());
+}
+
+#[test]
+fn what_happened_to_an_interface_while_the_host_stood_still_is_known_to_it_afterwards() {
+    // Thousands of adverts arrive meanwhile, more than a socket holds, and with the second change of the interface more
+    // notices of the kernel than it keeps: then it gets the whole state.
+    for times in [1, 2] {
+        let options = Options { hosts: 3, shape: Shape::Dual, interval_ms: 10, ..Options::default() };
+        let mut cluster = Cluster::settled(options);
+        cluster.pause(0, ms(9000));
+        cluster.run(ms(5000));
+        (0..times).for_each(|_| cluster.recreate(0, 0, ms(300)));
+        cluster.run(ms(6000));
+        assert_eq!(cluster.owners(), [0], "{}", cluster.trace());
+        let ifindex = cluster.hosts[0].kernel.interfaces[0].ifindex;
+        assert!(cluster.hosts[0].kernel.vips.keys().all(|key| key.0 == ifindex), "{}", cluster.trace());
+        assert!(!cluster.trace().contains("no such device"), "{}", cluster.trace());
+    }
 }
 
 #[test]
