@@ -9,6 +9,7 @@
 pub mod rib;
 pub mod session;
 pub mod types;
+pub mod wire;
 
 pub use rib::{Desired, Route};
 pub use session::{ConnId, Event, Input, Output, Peer, PeerConfig, State, Stop};
