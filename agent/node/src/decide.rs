@@ -3,7 +3,8 @@
 //!
 //! It refuses to remember: whatever a rule needs to know of the past stands in the [`World`].
 
-use crate::config::{Config, LastNode, Leg, Partition, Track, Tracked, Vip, VipAddress, VipId};
+use crate::bgp;
+use crate::config::{Config, Form, LastNode, Leg, Partition, Track, Tracked, Vip, VipAddress, VipId};
 use crate::extras::{self, Extras};
 use crate::io::{BalancerState, SocketKey};
 use crate::kernel::Vmac;
@@ -47,6 +48,8 @@ pub struct VipPlan {
     pub extras: Extras,
     /// Kept although unfit.
     pub fail_open: bool,
+    /// How it should be announced by BGP; `None`: not at all.
+    pub announce: Option<Form>,
     /// Why, most important first.
     pub reasons: Vec<Reason>,
 }
@@ -128,28 +131,32 @@ pub fn stands_until(config: &Config, world: &World, now: Instant, id: VipId) -> 
         view.handed_at.map(|at| at + HAND_OVER_PAUSE),
         Some(world.started + vip.vrrp.startup_delay),
     ];
-    words.chain(others.into_iter().flatten()).filter(|at| *at >= now).min()
+    let routes = bgp::turning_points(vip, &view.bgp, world);
+    words.chain(routes).chain(others.into_iter().flatten()).filter(|at| *at >= now).min()
 }
 
-struct Judge<'a> {
-    config: &'a Config,
-    world: &'a World,
-    now: Instant,
-    id: VipId,
-    vip: &'a Vip,
+pub(crate) struct Judge<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) world: &'a World,
+    pub(crate) now: Instant,
+    pub(crate) id: VipId,
+    pub(crate) vip: &'a Vip,
 }
 
 impl Judge<'_> {
-    fn view(&self) -> &crate::world::VipView {
+    pub(crate) fn view(&self) -> &crate::world::VipView {
         self.world.vips.get(usize::from(self.id.0)).expect("the world has a view of every configured VIP")
     }
 
-    fn peer_name(&self, peer: PeerId) -> String {
+    pub(crate) fn peer_name(&self, peer: PeerId) -> String {
         let peers = self.config.cluster.as_ref().map(|c| c.peers.as_slice()).unwrap_or_default();
         peers.get(usize::from(peer.0)).map_or_else(|| format!("peer {}", peer.0), |p| p.name.as_str().to_owned())
     }
 
     fn plan(&self, managed: &BTreeSet<IpAddr>) -> VipPlan {
+        if let Some(bgp) = self.vip.bgp.as_ref().filter(|_| self.vip.anycast()) {
+            return self.anycast(bgp);
+        }
         let view = self.view();
         let active = view.state == State::Active;
         let mut reasons = Vec::new();
@@ -175,7 +182,7 @@ impl Judge<'_> {
             reasons.insert(0, reason);
             (Participation::Observe, active.then(|| self.leave_to_best(false, false)))
         } else if fit {
-            (Participation::Run { priority: self.priority(&mut reasons) }, None)
+            (Participation::Run { priority: self.settled_priority(&mut reasons) }, None)
         } else if self.vip.last_node == LastNode::Withdraw {
             reasons.push(Reason::Withdraw);
             (Participation::Observe, active.then(|| self.leave_to_best(false, false)))
@@ -192,7 +199,8 @@ impl Judge<'_> {
         let holds = path.is_some() && self.holds();
         let addresses = if holds { self.addresses() } else { BTreeSet::new() };
         let extras = if holds { extras::of(self.vip, self.world, addresses.len()) } else { Extras::default() };
-        VipPlan { participation, path, fitness, leave, addresses, extras, fail_open, reasons }
+        let announce = self.route_form(fit);
+        VipPlan { participation, path, fitness, leave, addresses, extras, fail_open, announce, reasons }
     }
 
     /// What a router can't run without, for every leg: half a unit must not be on one node and half on another.
@@ -223,9 +231,9 @@ impl Judge<'_> {
     }
 
     /// What this node can do by itself, whatever operators want.
-    fn fitness(&self, reasons: &mut Vec<Reason>) -> Fitness {
+    pub(crate) fn fitness(&self, reasons: &mut Vec<Reason>) -> Fitness {
         let view = self.view();
-        let holder = view.state == State::Active;
+        let holder = view.state == State::Active || self.vip.anycast() && (view.bgp.held || view.resume.is_some());
         let (mut unfit, mut unknown) = (false, false);
         if let Some(fault) = view.fault.filter(|f| self.now < f.until) {
             unfit = true;
@@ -337,7 +345,7 @@ impl Judge<'_> {
 
     /// What this node runs at when it is well: as configured, less what [`Track`]s weigh, and different from every peer
     /// that might race it.
-    fn priority(&self, reasons: &mut Vec<Reason>) -> Priority {
+    pub(crate) fn priority(&self, reasons: &mut Vec<Reason>) -> Priority {
         let configured = self.vip.vrrp.priority;
         if configured == Priority::OWNER {
             return configured;
@@ -462,14 +470,14 @@ impl Judge<'_> {
     }
 
     /// Active owns them; one that leaves with `linger` answers until its successor is seen.
-    fn holds(&self) -> bool {
+    pub(crate) fn holds(&self) -> bool {
         let view = self.view();
         let lingers = view.leaving.is_some_and(|l| l.linger && l.until.is_none_or(|until| self.now < until));
         view.state == State::Active || lingers
     }
 
     /// With the interfaces that they belong on, as far as these are there.
-    fn addresses(&self) -> BTreeSet<(u32, IpAddr, u8)> {
+    pub(crate) fn addresses(&self) -> BTreeSet<(u32, IpAddr, u8)> {
         let on = |a: &VipAddress| Some((extras::place(self.vip, a, self.world)?, a.ip, a.prefix));
         self.vip.addresses.iter().filter_map(on).collect()
     }

@@ -52,6 +52,8 @@ pub struct Wanted {
     pub addresses: BTreeSet<Key>,
     /// Of these, the ones that must not be added or refreshed now.
     pub held: BTreeSet<Key>,
+    /// Of these, the ones that live longer than [`LIFETIME`], refreshed at every quarter of that.
+    pub lifetimes: BTreeMap<Key, Duration>,
     /// VRRP sockets.
     pub sockets: BTreeSet<SocketKey>,
     /// Routes, each with whether it may be added now: its addresses are there, its interface is up.
@@ -99,6 +101,8 @@ struct Held {
     in_flight: u32,
     /// The kernel's own word of it came since it was added.
     confirmed: bool,
+    /// That, or its addition was seen to work.
+    landed: bool,
     /// A removal of ours: its event is no surprise until then (`None` while the removal is on its way).
     removing: bool,
     /// The event of that removal was already seen.
@@ -246,8 +250,9 @@ pub fn diff(wanted: &Wanted, actual: &Actual, now: Instant) -> Diff {
     for &key in wanted.addresses.difference(&wanted.held) {
         let held = actual.addresses.get(&key).copied().unwrap_or_default();
         let refreshed = held.refreshed.filter(|_| held.present && held.ours);
+        let refresh = pace(wanted, &key).1;
         match refreshed {
-            Some(at) if now < at + pace(key.1).1 => later(at + pace(key.1).1),
+            Some(at) if now < at + refresh => later(at + refresh),
             _ if may(RetryKey::Add(key), &mut later) => due.push((refreshed, key)),
             _ => {}
         }
@@ -263,7 +268,7 @@ pub fn diff(wanted: &Wanted, actual: &Actual, now: Instant) -> Diff {
             break;
         };
         left = rest;
-        let (lifetime, refresh) = pace(ip);
+        let (lifetime, refresh) = pace(wanted, &key);
         diff.steps.push(Step::AddAddress { ifindex, ip, prefix, lifetime });
         if refreshed.is_none() {
             diff.added.push(key);
@@ -301,26 +306,32 @@ pub fn diff(wanted: &Wanted, actual: &Actual, now: Instant) -> Diff {
 }
 
 /// How long an address lives in the kernel, and how often it is refreshed.
-fn pace(ip: IpAddr) -> (Duration, Duration) {
-    if ip.is_ipv6() { (LIFETIME_V6, REFRESH_V6) } else { (LIFETIME, REFRESH) }
+fn pace(wanted: &Wanted, key: &Key) -> (Duration, Duration) {
+    match wanted.lifetimes.get(key) {
+        Some(lifetime) => (*lifetime, *lifetime / 4),
+        None if key.1.is_ipv6() => (LIFETIME_V6, REFRESH_V6),
+        None => (LIFETIME, REFRESH),
+    }
 }
 
 impl Actual {
     /// Counts a step as done; [`Self::done`] corrects if it fails.
     pub fn issued(&mut self, step: &Step, now: Instant) {
         match step {
-            Step::AddAddress { ifindex, ip, prefix, .. } => {
+            Step::AddAddress { ifindex, ip, prefix, lifetime } => {
                 let held = self.addresses.entry((*ifindex, *ip, *prefix)).or_default();
                 held.confirmed &= held.present;
+                held.landed &= held.present;
                 held.present = true;
                 held.ours = true;
                 held.refreshed = Some(now);
                 held.in_flight += 1;
-                held.lasts_until = Some(now + LIFETIME);
+                held.lasts_until = Some(now + *lifetime);
             }
             Step::RemoveAddress { ifindex, ip, prefix } => {
                 let held = self.addresses.entry((*ifindex, *ip, *prefix)).or_default();
                 held.present = false;
+                held.landed = false;
                 held.refreshed = None;
                 held.in_flight += 1;
                 held.removing = true;
@@ -379,9 +390,11 @@ impl Actual {
                     held.gone_until = (ok && !held.gone_seen).then_some(now + GONE_GRACE);
                     held.lasts_until = held.lasts_until.filter(|_| !ok);
                 }
+                held.landed |= ok && !removal && held.present;
                 // A later step on its way says how it ends; else a failure means that it is as it was before.
                 if held.in_flight == 0 && !ok {
                     held.present = removal;
+                    held.landed = removal;
                 }
             }
             RetryKey::Open(ifindex) => {
@@ -418,6 +431,7 @@ impl Actual {
             return false;
         }
         held.present = true;
+        held.landed = true;
         !std::mem::replace(&mut held.confirmed, true) && held.ours
     }
 
@@ -438,6 +452,7 @@ impl Actual {
         }
         let surprise = held.present && held.ours;
         held.present = false;
+        held.landed = false;
         held.refreshed = None;
         if !held.ours && held.in_flight == 0 {
             self.addresses.remove(&key);
@@ -507,6 +522,11 @@ impl Actual {
     /// Whether an address is there (steps on their way counted as done).
     pub fn present(&self, key: &Key) -> bool {
         self.addresses.get(key).is_some_and(|held| held.present)
+    }
+
+    /// Whether an address is there, and not just on its way.
+    pub fn landed(&self, key: &Key) -> bool {
+        self.addresses.get(key).is_some_and(|held| held.landed)
     }
 
     /// Whether an address may be in the kernel because of us.

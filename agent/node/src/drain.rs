@@ -167,7 +167,7 @@ impl Node {
     fn ours(&self) -> Vec<crate::config::VipId> {
         let ours = |id: &crate::config::VipId| {
             let view = self.view(*id);
-            view.state == State::Active || view.leaving.is_some() || view.resume.is_some()
+            view.state == State::Active || view.leaving.is_some() || view.resume.is_some() || self.anycast_here(*id)
         };
         self.ids().filter(ours).collect()
     }
@@ -262,7 +262,7 @@ impl Node {
     /// The last words, when nothing of ours is left or time is up.
     pub(crate) fn finish_stop(&mut self, now: Instant) {
         let Some(stop) = &self.stop else { return };
-        if !stop.releasing || !(self.actual.is_clean() || stop.deadline <= now) {
+        if !stop.releasing || !(self.actual.is_clean() && self.speakers.ended() || stop.deadline <= now) {
             return;
         }
         let event = stop.event;

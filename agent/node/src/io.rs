@@ -1,8 +1,9 @@
 //! What goes into a [`Node`](crate::Node) and what comes out of it. The agent and the simulator both speak just this.
 
-use crate::config::{BalancerId, CheckId, InterfaceName, VipId};
-use crate::keeper::ipc::Resign;
+use crate::config::{BalancerId, CheckId, InterfaceName, NeighborId, VipId};
+use crate::keeper::ipc::{BfdSpec, BfdState, BgpGrace, BgpSession, Resign};
 use crate::kernel::{Route, Rule, Vmac};
+use holdfast_bgp::ConnId;
 use holdfast_vrrp::{Family, LegId};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -46,10 +47,40 @@ pub enum Input<'a> {
     Lapsed { vip: VipId, role_epoch: u64 },
     /// How a probe ended. Late and unknown sequence numbers are ignored and counted.
     CheckDone { check: CheckId, sequence: u64, result: Result<(), CheckError> },
+    /// Of a connection with a router.
+    Bgp { neighbor: NeighborId, input: BgpInput<'a> },
+    /// What BFD in the keeper says of a router: at each change, and after each [`Output::Bfd`]. `diag`: the code on the
+    /// wire (RFC 5880 section 4.1).
+    Bfd { neighbor: NeighborId, state: BfdState, diag: u8 },
+    /// The disable file of a VIP is there, or gone: to be told at start where one is configured, and at each change.
+    Disabled { vip: VipId, disabled: bool },
     /// An operator's request; answered by [`Output::Answer`] with the same token, or by several (progress).
     Operator { token: u64, request: Request },
     /// SIGTERM, or the keeper vanished: leave in order. [`Output::Stopped`] follows within `deadline`.
     Stop { deadline: Duration },
+}
+
+/// What a connection with a router does. Connections are named as [`ConnId`] says; what is said of one that the session
+/// no longer knows is ignored.
+#[derive(Debug, Clone)]
+#[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
+pub enum BgpInput<'a> {
+    /// What [`BgpOutput::Connect`] asked for is there. `local`: next hop "self".
+    Connected { conn: ConnId, local: SocketAddr, remote: SocketAddr },
+    /// It failed; in words.
+    ConnectFailed { conn: ConnId, why: String },
+    /// The router dialled: from its address, with the protection that is configured. `conn` is odd and new.
+    Accepted { conn: ConnId, local: SocketAddr, remote: SocketAddr },
+    /// Received, at most 64 KiB in a turn.
+    Bytes { conn: ConnId, bytes: &'a [u8] },
+    /// It is gone, by whoever's will; why, if it wasn't an orderly end.
+    Closed { conn: ConnId, why: Option<String> },
+    /// So much of what was to be sent is still with us: after each [`BgpOutput::Send`] that left something, and each time
+    /// that the socket took some of it, down to 0.
+    Queued { conn: ConnId, bytes: usize },
+    /// Why it can be neither dialled nor accepted at the moment (an option that protects it can't be set), in words; shown
+    /// in the status. `None`: it can.
+    Problem { why: Option<String> },
 }
 
 /// A VRRP packet as it came from a raw socket.
@@ -169,6 +200,12 @@ pub enum Output {
     State { vip: VipId, state: UnitState, priority: u8 },
     /// Run a hook through the keeper; nothing waits for it.
     RunHook { hook: u16, environment: Vec<(String, String)> },
+    /// Of a connection with a router: right after priority 0 and "take it now", before all that changes the kernel.
+    Bgp { neighbor: NeighborId, output: BgpOutput },
+    /// For the keeper: a session was established on `conn`, whose socket is to be duplicated; or it ended (no `conn`).
+    BgpSession { conn: Option<ConnId>, session: BgpSession },
+    /// For the keeper: all BFD sessions that are to run.
+    Bfd(Vec<BfdSpec>),
     /// What the keeper must know to undo our work and to let a new worker resume. Replaces the former record of
     /// this VIP. Comes before the steps it covers.
     Owner(OwnerRecord),
@@ -180,6 +217,20 @@ pub enum Output {
     Answer { token: u64, answer: Answer },
     /// All is released: the process may end.
     Stopped,
+}
+
+/// What is to be done with a connection to a router.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
+pub enum BgpOutput {
+    /// Dial it.
+    Connect { conn: ConnId },
+    /// Send all of it, after what was to be sent before.
+    Send { conn: ConnId, bytes: Vec<u8> },
+    /// Once all is sent, close in order (FIN; read and drop what comes until the router's own).
+    Close { conn: ConnId },
+    /// Close at once, whatever is unsent; also ends an attempt to dial.
+    Abort { conn: ConnId },
 }
 
 /// What a unit is on this node, for programs that know keepalived's states.
@@ -260,7 +311,7 @@ impl fmt::Display for SocketKey {
 #[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
 pub struct OwnerRecord {
     pub vip: VipId,
-    /// Router is Active.
+    /// Router is Active; without a router: it is announced.
     pub active: bool,
     /// Grows at each change of role.
     pub role_epoch: u64,
@@ -277,6 +328,8 @@ pub struct OwnerRecord {
     /// Legs of an Active whose adverts have the pseudo-header's checksum, and whether they go out with the RFC's as well:
     /// learnt, and to be known by the next worker.
     pub pseudo_header: Vec<(u16, bool)>,
+    /// It is announced by BGP: how long its addresses stay without a worker.
+    pub bgp: Option<BgpGrace>,
 }
 
 /// What a new worker is told at its start.
@@ -286,10 +339,13 @@ pub struct Boot {
     pub epoch: u64,
     /// Seed of the node's random numbers (jitter, handshakes).
     pub seed: [u8; 32],
-    /// VIPs that the former worker held and still has in the kernel: (VIP name, role epoch). Resume as Active.
+    /// VIPs that the former worker held and still has in the kernel: (VIP name, role epoch). Resume as Active, or (without
+    /// VRRP) as announced.
     pub resume: Vec<(String, u64)>,
     /// Of these, [`OwnerRecord::pseudo_header`] where it isn't empty.
     pub pseudo_header: Vec<(String, Vec<(u16, bool)>)>,
+    /// The former worker had BGP sessions, and what they announced still serves: the first OPENs may say so (RFC 4724).
+    pub bgp_restarting: bool,
     /// Stored intents (drains).
     pub intents: crate::drain::Intents,
     /// The channel's static secret key (none: no `[cluster]`).

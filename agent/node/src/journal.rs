@@ -114,6 +114,25 @@ pub enum Kind {
     DrainEnded { who: String, how: String },
     /// The node takes part again.
     Undrained { who: String },
+    /// A BGP session with a router is up.
+    NeighborUp { neighbor: String, asn: u32, hold_time_ms: u64 },
+    /// It is down.
+    NeighborDown { neighbor: String, why: String, up_ms: u64 },
+    /// A session doesn't come about: one of us refuses what the other says, or it can't be protected.
+    NeighborRefused { neighbor: String, why: String },
+    /// BFD with a router changed.
+    BfdState { neighbor: String, from: String, to: String, why: String },
+    /// A VIP is announced from now on, or in another form: `normal`, `down`, `disabled`, `graceful_shutdown`. `neighbors`:
+    /// of how many that are up.
+    RouteAnnounced { vip: String, form: String, neighbors: usize, why: String },
+    /// It is withdrawn.
+    RouteWithdrawn { vip: String, why: String },
+    /// It flapped, and is held back.
+    RouteDamped { vip: String, for_ms: u64 },
+    /// A route can't be told to a router.
+    RouteUnsent { neighbor: String, prefix: String, why: String },
+    /// Its disable file came or went.
+    Disabled { vip: String, disabled: bool },
     /// VRRP noticed something on the segment.
     VrrpNotice { vip: String, what: String },
 }
@@ -136,6 +155,11 @@ impl Kind {
             | Self::DrainRefused { .. }
             | Self::DrainEnded { .. }
             | Self::VrrpNotice { .. } => Severity::Warning,
+            Self::NeighborDown { .. }
+            | Self::NeighborRefused { .. }
+            | Self::RouteDamped { .. }
+            | Self::RouteUnsent { .. } => Severity::Warning,
+            Self::BfdState { from, to, .. } if from == "Up" && to != "Up" => Severity::Warning,
             Self::CheckState { passed: false, .. } | Self::PeerDown { goodbye: false, .. } => Severity::Warning,
             Self::BalancerState { state, .. } if state == "gone" => Severity::Fault,
             Self::Link { up: false, .. } => Severity::Warning,
@@ -157,6 +181,11 @@ impl Kind {
             Self::Link { interface, .. } => Some(format!("link {interface}")),
             Self::SendRecovered { vip, .. } => Some(format!("sent {vip}")),
             Self::Stalled { .. } => Some("stall".to_owned()),
+            Self::NeighborRefused { neighbor, .. } => Some(format!("refused {neighbor}")),
+            Self::NeighborDown { neighbor, .. } => Some(format!("neighbor down {neighbor}")),
+            Self::NeighborUp { neighbor, .. } => Some(format!("neighbor up {neighbor}")),
+            Self::BfdState { neighbor, .. } => Some(format!("bfd {neighbor}")),
+            Self::RouteUnsent { neighbor, prefix, .. } => Some(format!("unsent {neighbor} {prefix}")),
             Self::TakeNow { vip, peer, taken: false, .. } => Some(format!("take {vip} {peer}")),
             _ => None,
         }

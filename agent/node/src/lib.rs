@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod announce;
+pub mod bgp;
 mod checks;
 mod claims;
 pub mod config;

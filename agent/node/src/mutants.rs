@@ -4,7 +4,7 @@
 //! [`with_off`] on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of the node's guards; the keeper's are in [`crate::keeper::mutants`].
-pub const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 14] = [
     "interlock-last-node",
     "fresh-claim-only",
     "shared-vips-only",
@@ -15,6 +15,10 @@ pub const NAMES: [&str; 10] = [
     "startup-delay",
     "partition",
     "unique-priorities",
+    "announce-delay",
+    "damping",
+    "bgp-settle",
+    "address-before-route",
 ];
 
 /// Whether the guard of this name is switched off.

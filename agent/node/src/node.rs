@@ -4,6 +4,8 @@
 //! matters changed or time is up, one turn decides and acts (`turn`). Steady state does neither: an advert that only
 //! re-arms a timer costs no decision.
 
+use crate::bgp;
+use crate::bgp::speakers::Speakers;
 use crate::checks::Checks;
 use crate::config::{Config, VipId};
 use crate::decide::{Plan, decide, managed};
@@ -42,6 +44,9 @@ pub struct Node {
     pub(crate) vips: Vec<VipRun>,
     pub(crate) checks: Checks,
     pub(crate) channel: Option<Channel>,
+    pub(crate) speakers: Speakers,
+    /// Links or addresses that sessions depend on may have changed.
+    pub(crate) neighbors_moved: bool,
     pub(crate) intents: Intents,
     pub(crate) drain: Option<Drain>,
     /// The drain in force was forced: it leaves even if nobody takes over.
@@ -97,6 +102,8 @@ pub(crate) struct Buckets {
     pub first: Vec<Output>,
     /// Priority 0 and "take it now": these save the most time.
     pub urgent: Vec<Output>,
+    /// Routes withdrawn and announced: before all that changes the kernel.
+    pub bgp: Vec<Output>,
     pub owners: Vec<Output>,
     /// Before the addresses: with hundreds of them the peers must not wait for the last one.
     pub adverts: Vec<Output>,
@@ -119,6 +126,7 @@ impl Node {
                 view.resume = Some(*role_epoch);
                 view.role_epoch = *role_epoch;
                 view.assumed_fit_until = Some(now + crate::turn::ASSUMED_FIT);
+                view.bgp.settled_until = Some(now + bgp::NEIGHBOR_GRACE);
             }
         }
         for (name, legs) in boot.pseudo_header {
@@ -126,6 +134,11 @@ impl Node {
                 view.resume_pseudo_header = legs;
             }
         }
+        for (vip, view) in config.vips.iter().zip(&mut world.vips).filter(|(vip, _)| vip.anycast()) {
+            view.assumed_fit_until = view.assumed_fit_until.map(|_| now + bgp::ASSUMED_FIT);
+            let _ = vip;
+        }
+        let speakers = Speakers::new(&config, &world, boot.bgp_restarting, boot.seed, now);
         let channel = match (&config.cluster, boot.secret_key) {
             (Some(cluster), Some(secret_key)) => {
                 let peer = |p: &crate::config::Peer| PeerConfig {
@@ -153,6 +166,8 @@ impl Node {
             vips: config.vips.iter().map(|vip| VipRun::new(vip, config.cluster.is_none(), now)).collect(),
             checks: Checks::new(config.checks.len(), now),
             channel,
+            speakers,
+            neighbors_moved: false,
             intents: boot.intents,
             drain: None,
             forced: false,
@@ -171,7 +186,7 @@ impl Node {
             legs: None,
             sockets_changed: false,
             // Three intervals and no skew (priority 255).
-            shortest_down: config.vips.iter().map(|vip| vip.vrrp.interval.duration() * 3).min(),
+            shortest_down: config.vips.iter().map(shortest_down).min(),
             reconcile_at: None,
             reconcile_due: true,
             reconcile_again: false,
@@ -237,6 +252,9 @@ impl Node {
             Input::Balancer { balancer, state } => self.on_balancer(now, balancer, state),
             Input::Lapsed { vip, role_epoch } => self.on_lapsed(now, vip, role_epoch),
             Input::CheckDone { check, sequence, result } => self.on_check_done(now, check, sequence, result),
+            Input::Bgp { neighbor, input } => self.on_bgp(now, neighbor, input),
+            Input::Bfd { neighbor, state, diag } => self.on_bfd(now, neighbor, state, diag),
+            Input::Disabled { vip, disabled } => self.on_disabled(now, vip, disabled),
             Input::Operator { token, request } => match request {
                 Request::Status => {
                     let status = Box::new(self.status(now));
@@ -318,9 +336,11 @@ impl Node {
     }
 
     fn flush(&mut self) {
-        let Buckets { first, urgent, owners, adverts, steps, announces, datagrams, rest, last } =
+        let Buckets { first, urgent, bgp, owners, adverts, steps, announces, datagrams, rest, last } =
             std::mem::take(&mut self.out);
-        for output in [first, urgent, owners, adverts, steps, announces, datagrams, rest, last].into_iter().flatten() {
+        for output in
+            [first, urgent, bgp, owners, adverts, steps, announces, datagrams, rest, last].into_iter().flatten()
+        {
             if self.outputs.len() >= OUTPUTS_MAX {
                 self.outputs.pop_front();
                 self.count("outputs_lost");
@@ -353,7 +373,8 @@ impl Node {
             Some(self.started + self.vip_config(id).vrrp.startup_delay),
         ];
         let tracks = view.tracks.iter().filter_map(|track| track.turns_at);
-        let others = others.into_iter().flatten().chain(tracks).filter(|at| *at > now);
+        let routes = bgp::turning_points(self.vip_config(id), &view.bgp, &self.world);
+        let others = others.into_iter().flatten().chain(tracks).chain(routes).filter(|at| *at > now);
         timers.into_iter().flatten().chain(others).min()
     }
 
@@ -364,6 +385,7 @@ impl Node {
         let operators = self.drain.iter().map(|d| d.deadline).chain(self.stop.iter().map(|s| s.deadline));
         let wake = channel
             .chain(self.timers.first())
+            .chain(self.speakers.poll_timeout())
             .chain(operators.filter(|at| *at > now))
             .chain(self.checks.poll_timeout())
             .chain(self.reconcile_at)
@@ -374,4 +396,11 @@ impl Node {
     }
 }
 
+/// A stall that is longer than this says that what was seen before it may not be so any more. Without VRRP nobody takes
+/// anything from us meanwhile, but answers of checks may lie unread.
+fn shortest_down(vip: &crate::config::Vip) -> Duration {
+    if vip.anycast() { ANYCAST_STALL } else { vip.vrrp.interval.duration() * 3 }
+}
+
+const ANYCAST_STALL: Duration = Duration::from_millis(300);
 const IDLE: Duration = Duration::from_millis(500);

@@ -78,9 +78,11 @@ impl Node {
             self.reconcile_due |= !self.actual.present(&key);
             // An IPv6 address is acknowledged before the kernel answers for it; the event comes when it does. What was
             // announced at once may have made a neighbour ask in vain.
-            if self.actual.seen(key) && key.1.is_ipv6() && self.announced.insert((key.0, key.1)) {
+            let first = self.actual.seen(key);
+            if first && key.1.is_ipv6() && !self.is_anycast(&key.1) && self.announced.insert((key.0, key.1)) {
                 self.announcements.push_back((key.0, key.1));
             }
+            self.note_landed(&key.1);
             return;
         }
         let foreign = self.world.foreign.entry(address.ifindex).or_default();
@@ -234,8 +236,10 @@ impl Node {
             let users = self.legs().users(*socket).to_vec();
             users.into_iter().for_each(|id| self.dirty.units.insert(id));
         }
-        if let Step::RemoveAddress { ip, .. } = step {
-            self.record_address(ip);
+        match step {
+            Step::AddAddress { ip, .. } => self.note_landed(ip),
+            Step::RemoveAddress { ip, .. } => self.record_address(ip),
+            _ => {}
         }
         self.reconcile_due |= self.reconcile_again;
         if matches!(step, Step::RemoveRoute { .. } | Step::RemoveRule { .. } | Step::RemoveVmac { .. }) {

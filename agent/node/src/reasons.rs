@@ -27,6 +27,22 @@ pub enum Reason {
     CutOff,
     /// No peer is heard, and the gateway doesn't answer this check (`partition = "gateway"`).
     GatewaySilent(String),
+    /// The agent has just started and announces nothing for this much longer.
+    AnnounceDelay(Duration),
+    /// Its disable file is there.
+    Disabled,
+    /// It came and went too often, and is held back for this much longer.
+    Damped(Duration),
+    /// No router that is to hear of it has a session with us.
+    NoNeighbor,
+    /// No router has had a session with us for long enough: another node had better hold it.
+    BgpNotSettled,
+    /// It is announced as worse than others (`on_down`).
+    AnnouncedWorse,
+    /// It is announced to routers.
+    Announced,
+    /// It will be announced when its addresses are there.
+    AddressesFirst,
     /// Something tracked fails: `interface eth1`.
     TrackFails(String),
     /// Something tracked fails and costs priority.
@@ -97,6 +113,20 @@ pub enum Reason {
     Listening,
 }
 
+impl Reason {
+    /// Nothing on this node answers, or can be reached: more than a check that fails.
+    pub fn is_dead(&self) -> bool {
+        matches!(
+            self,
+            Self::LinkMissing(_)
+                | Self::LinkDown(_)
+                | Self::BalancerGone { .. }
+                | Self::BalancerUnknown { .. }
+                | Self::Fault(_)
+        )
+    }
+}
+
 impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -126,6 +156,20 @@ impl fmt::Display for Reason {
             Self::GatewaySilent(check) => {
                 write!(f, "no peer is heard, and check {check} doesn't pass (partition = \"gateway\")")
             }
+            Self::AnnounceDelay(left) => {
+                write!(f, "the agent has just started and waits {} ms more (announce_delay)", left.as_millis())
+            }
+            Self::Disabled => f.write_str("its disable file is there"),
+            Self::Damped(left) => {
+                write!(f, "it came and went too often and is held back for {} s (damping)", left.as_secs() + 1)
+            }
+            Self::NoNeighbor => f.write_str("no router has a BGP session with this node"),
+            Self::BgpNotSettled => {
+                f.write_str("no router has had a BGP session with this node for long enough (settle)")
+            }
+            Self::AnnouncedWorse => f.write_str("announced as worse than others (on_down)"),
+            Self::Announced => f.write_str("announced to routers"),
+            Self::AddressesFirst => f.write_str("is announced as soon as its addresses are there"),
             Self::TrackFails(what) => write!(f, "{what} fails"),
             Self::Weighs { what, weight } => write!(f, "{what} fails and costs {weight} of priority"),
             Self::Drained => f.write_str("this node is drained"),

@@ -1,11 +1,12 @@
 //! What the keeper is told of each unit: what it would have to undo, and what it would have to say on our behalf.
 
+use crate::bgp;
 use crate::config::{Leg, VipAddress, VipId};
 use crate::decide::LegPath;
 use crate::diff::Key;
 use crate::extras;
 use crate::io::{Output, OwnerRecord};
-use crate::keeper::ipc::Resign;
+use crate::keeper::ipc::{BgpGrace, Resign};
 use crate::node::Node;
 use holdfast_vrrp::{ChecksumMode, Family, LegId, State};
 
@@ -24,7 +25,7 @@ impl Node {
             of.rules.retain(|r| planned.is_some_and(|p| p.rules.contains(r)) || self.actual.rules.maybe(r));
             of.vmacs.retain(|v| planned.is_some_and(|p| p.vmacs.contains(v)) || self.actual.maybe_vmac(v));
             let run = self.run(id);
-            let active = run.router.state() == State::Active;
+            let active = run.router.state() == State::Active || vip.anycast() && self.view(id).bgp.offered.is_some();
             let resign = if active { self.resignations(id) } else { Vec::new() };
             let record = OwnerRecord {
                 vip: id,
@@ -36,6 +37,7 @@ impl Node {
                 vmacs: of.vmacs.into_iter().collect(),
                 resign,
                 interval: vip.vrrp.interval.duration(),
+                bgp: bgp::grace(&self.config, vip).map(|grace| BgpGrace { grace }),
                 pseudo_header: if active { self.pseudo_header_legs(id) } else { Vec::new() },
             };
             let same = match &run.record {

@@ -317,7 +317,8 @@ impl Node {
             view.assumed_fit_until = None;
         }
         let holding = view.state == State::Active && view.role_epoch == role_epoch;
-        if !(holding || resuming) {
+        // Without a router nobody else has taken it: what the keeper removed comes back, if this node can serve.
+        if !(holding || resuming) || self.vip_config(id).anycast() {
             return;
         }
         let event = self.event(now, None, Kind::Lapsed { vip: self.vip_name(id) });
@@ -332,6 +333,9 @@ impl Node {
         self.event(now, None, Kind::Stalled { late_ms });
         self.checks.stalled(late);
         for id in self.ids() {
+            if self.vip_config(id).anycast() {
+                continue;
+            }
             let interval = self.vip_config(id).vrrp.interval.duration();
             if late <= interval * 3 {
                 continue;

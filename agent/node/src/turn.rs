@@ -4,6 +4,7 @@
 //! "take it now" first, then the ledger and the removal (or, with linger, the removal when the successor is seen).
 
 use crate::announce::Announcer;
+use crate::bgp;
 use crate::config::{HookEvent, Member, Tracked, VipId};
 use crate::decide::{Leave, LegPath, Participation, VipPlan, decide_one, socket_of, stands_until};
 use crate::diff::{BATCH, BATCH_PAUSE, Wanted, diff};
@@ -96,6 +97,11 @@ impl Node {
         ids.into_iter().for_each(|id| self.record(id));
     }
 
+    /// No segment hears of this address: it is nobody's to claim.
+    pub(crate) fn is_anycast(&self, ip: &IpAddr) -> bool {
+        self.owner_of.get(ip).is_some_and(|id| self.vip_config(*id).anycast())
+    }
+
     /// Everything that is due at `now`.
     pub(crate) fn run_due(&mut self, now: Instant) {
         self.run_checks(now);
@@ -104,6 +110,7 @@ impl Node {
         due.into_iter().for_each(|id| self.touched.insert(id));
         let units = self.touched.sorted();
         self.run_routers(now, &units);
+        self.run_sessions(now);
         // What stands until this very moment still stands.
         let aged: Vec<VipId> = self.ages.due(now).collect();
         aged.into_iter().for_each(|id| self.dirty.units.insert(id));
@@ -127,8 +134,12 @@ impl Node {
             // Nothing is known of the kernel before that, and unknown is not bad: only what operators want goes on.
             self.run_operations(now);
         }
+        self.speak(now);
         if self.reconcile_due || self.reconcile_at.is_some_and(|at| at <= now) {
             self.reconcile(now);
+        }
+        if !self.records.is_empty() {
+            self.write_records();
         }
         self.announce(now);
         self.tell_states();
@@ -141,6 +152,7 @@ impl Node {
         self.debounce(now, units);
         if all || std::mem::take(&mut self.sockets_changed) {
             self.reconcile_due = true;
+            self.neighbors_moved = true;
             self.sync_sockets();
         }
         let plans: Vec<VipPlan> = units.iter().map(|id| self.decide(now, *id)).collect();
@@ -171,6 +183,7 @@ impl Node {
             changed |= view.fault.take_if(|fault| fault.until <= now).is_some();
             changed |= view.assumed_fit_until.take_if(|until| *until <= now).is_some();
             changed |= view.relisten_until.take_if(|until| *until <= now).is_some();
+            changed |= view.bgp.stays_until.take_if(|until| *until <= now).is_some();
             if changed {
                 // Addresses that were held back aren't any more.
                 self.reconcile_due = true;
@@ -221,13 +234,22 @@ impl Node {
     /// Brings one VIP's router to what the plan says.
     fn apply(&mut self, now: Instant, id: VipId) {
         let Some(plan) = self.plan.vips.get(usize::from(id.0)).cloned() else { return };
+        if self.vip_config(id).anycast() {
+            self.apply_anycast(now, id, &plan);
+        } else {
+            self.apply_router(now, id, &plan);
+        }
+        self.apply_routes(now, id);
+    }
+
+    fn apply_router(&mut self, now: Instant, id: VipId, plan: &VipPlan) {
         let took_part = self.run(id).router.state() != State::Initialize;
-        self.note_fitness(now, id, &plan);
+        self.note_fitness(now, id, plan);
         if let Some(path) = &plan.path {
             self.take_path(now, id, path);
         }
         if let Some(leave) = plan.leave.filter(|_| self.run(id).router.state() == State::Active) {
-            self.leave(now, id, leave, &plan);
+            self.leave(now, id, leave, plan);
         }
         let state = self.run(id).router.state();
         match (plan.participation, &plan.path) {
@@ -252,18 +274,18 @@ impl Node {
                     self.route(now, id, Input::Stop);
                 }
                 if took_part && plan.participation == Participation::Off {
-                    self.hooks(id, HookEvent::Fault, &first_reason(&plan));
+                    self.hooks(id, HookEvent::Fault, &first_reason(plan));
                 }
             }
         }
-        self.note_priority(now, id, &plan);
+        self.note_priority(now, id, plan);
         let active = self.run(id).router.state() == State::Active;
         let fit = plan.fitness == Fitness::Fit;
         let last_resort = self.view(id).last_resort;
         if active && plan.fail_open && !last_resort {
             self.view_mut(id).last_resort = true;
             self.dirty.units.insert(id);
-            let kind = Kind::FailOpen { vip: self.vip_name(id), why: first_reason(&plan) };
+            let kind = Kind::FailOpen { vip: self.vip_name(id), why: first_reason(plan) };
             self.event(now, self.run(id).fitness_event, kind);
         } else if last_resort && fit {
             self.view_mut(id).last_resort = false;
@@ -290,7 +312,7 @@ impl Node {
         }
     }
 
-    fn note_fitness(&mut self, now: Instant, id: VipId, plan: &VipPlan) {
+    pub(crate) fn note_fitness(&mut self, now: Instant, id: VipId, plan: &VipPlan) {
         let old = self.run(id).fitness;
         if old == plan.fitness {
             return;
@@ -371,8 +393,12 @@ impl Node {
             let device = |link: &Link| Some((Vmac::named(&link.name)?, link.ifindex));
             wanted.devices = self.world.links.iter().filter_map(device).collect();
         }
-        for (view, plan) in self.world.vips.iter().zip(&self.plan.vips) {
+        for ((vip, view), plan) in self.config.vips.iter().zip(&self.world.vips).zip(&self.plan.vips) {
             wanted.addresses.extend(&plan.addresses);
+            if let Some(bgp) = vip.bgp.as_ref().filter(|_| vip.anycast()) {
+                let lifetime = bgp.lifetime(&self.config);
+                wanted.lifetimes.extend(plan.addresses.iter().map(|key| (*key, lifetime)));
+            }
             self.want_extras(plan, &mut wanted);
             let vanishes = view.fault.is_some_and(|f| f.kind == FaultKind::AddressVanishes && now < f.until);
             if vanishes || view.relisten_until.is_some_and(|until| now < until) {
@@ -386,6 +412,9 @@ impl Node {
             if first { &mut self.out.first } else { &mut self.out.steps }.push(Output::Step(step));
         }
         for (ifindex, ip, _) in diff.added {
+            if self.is_anycast(&ip) {
+                continue;
+            }
             self.out.announces.push(Output::Step(Step::Announce { ifindex, ip }));
         }
         self.reconcile_at = diff.next;
@@ -462,11 +491,7 @@ impl Node {
         let vips = self.config.vips.iter().zip(&self.world.vips).zip(&self.vips).map(|((vip, view), run)| VipReport {
             vip: vip.name.as_str().to_owned(),
             fitness: run.fitness,
-            role: match view.state {
-                State::Initialize => Role::Out,
-                State::Backup => Role::Backup,
-                State::Active => Role::Active,
-            },
+            role: role(vip, view, &self.world),
             role_epoch: view.role_epoch,
             priority: run.priority,
             role_age_ms: u32::try_from(crate::io::age_ms(now, view.since)).unwrap_or(u32::MAX),
@@ -496,6 +521,7 @@ impl Node {
             let can = |plan: &VipPlan| plan.participation != Participation::Off && plan.fitness != Fitness::Unfit;
             let state = match run.router.state() {
                 State::Active => UnitState::Active,
+                _ if self.vip_config(id).anycast() && self.view(id).bgp.offered.is_some() => UnitState::Active,
                 _ if self.stop.is_some() => UnitState::Stopped,
                 _ if plan.is_some_and(can) => UnitState::Backup,
                 _ => UnitState::Fault,
@@ -538,6 +564,17 @@ impl Node {
 
     pub(crate) fn announcer(&mut self, id: VipId) -> &mut Announcer {
         &mut self.run_mut(id).announcer
+    }
+}
+
+/// What the peers are told that we are.
+fn role(vip: &crate::config::Vip, view: &VipView, world: &crate::world::World) -> Role {
+    match view.state {
+        State::Active => Role::Active,
+        State::Backup => Role::Backup,
+        State::Initialize if !vip.anycast() || !view.bgp.held => Role::Out,
+        State::Initialize if bgp::announced(vip, view, world) => Role::Active,
+        State::Initialize => Role::Backup,
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The world refuses to judge: it says what was seen and when, and for some values how fresh they still are.
 
+use crate::bgp::{NeighborView, UnitView};
 use crate::config::{Config, InterfaceName, Leg, Vip, VipId};
 use crate::io::{Address, BalancerState, Link, SocketKey};
 use crate::mutants;
@@ -34,6 +35,8 @@ pub struct World {
     pub vips: Vec<VipView>,
     /// By [`PeerId`].
     pub peers: Vec<PeerView>,
+    /// By [`crate::config::NeighborId`].
+    pub neighbors: Vec<NeighborView>,
     /// Why an operator's will keeps every VIP away from here.
     pub withheld: Option<Withheld>,
     /// When this agent started.
@@ -161,6 +164,8 @@ pub struct VipView {
     pub relisten_until: Option<Instant>,
     /// By the index of [`crate::config::Vip::tracks`]: interfaces, debounced.
     pub tracks: Vec<Debounce>,
+    /// Of its routes.
+    pub bgp: UnitView,
 }
 
 /// An interface that counts as up or down only after it was so for a while.
@@ -351,6 +356,7 @@ impl World {
             yielded_to: None,
             relisten_until: None,
             tracks: Vec::new(),
+            bgp: UnitView::default(),
         };
         let vip = |config: &Vip| VipView { tracks: vec![Debounce::default(); config.tracks.len()], ..vip.clone() };
         let balancer = BalancerView {
@@ -368,6 +374,7 @@ impl World {
             checks: vec![check; config.checks.len()],
             vips: config.vips.iter().map(vip).collect(),
             peers: vec![PeerView::default(); config.cluster.as_ref().map_or(0, |c| c.peers.len())],
+            neighbors: vec![NeighborView::default(); config.bgp.as_ref().map_or(0, |bgp| bgp.neighbors.len())],
             withheld: None,
             started: now,
         }
@@ -437,6 +444,18 @@ impl World {
     /// reachable without running the VIP has no word).
     pub fn all_peers_known(&self, vip: VipId, now: Instant) -> bool {
         !self.peers.is_empty() && self.peers.iter().all(|p| p.left || p.reachable(now) || p.vip(vip, now).is_some())
+    }
+
+    /// How many peers' fresh word is that they announce it (or are Active).
+    pub fn announcing_peers(&self, vip: VipId, now: Instant) -> usize {
+        self.peers.iter().filter(|p| p.vip(vip, now).is_some_and(|report| report.role == Role::Active)).count()
+    }
+
+    /// Whether there are peers that can be heard (or left in order), and each of them has said what it can. Others may
+    /// be there that can't be heard.
+    pub fn heard_peers_known(&self, now: Instant) -> bool {
+        let mut heard = self.peers.iter().filter(|p| p.left || p.reachable(now)).peekable();
+        heard.peek().is_some() && heard.all(|p| p.left || p.sequence.is_some())
     }
 
     fn peer_ids(&self) -> impl Iterator<Item = (PeerId, &PeerView)> {

@@ -227,6 +227,8 @@ impl Outputs {
                 }
             }
             Output::Owner(record) => self.owner(record),
+            Output::Bgp { .. } | Output::BgpSession { .. } => {}
+            Output::Bfd(specs) => self.keeper.send(ToKeeper::Bfd(specs), None),
             Output::Event(event) => {
                 let entry = Recorded { wall: SystemTime::now(), event };
                 self.count.events_dropped += u64::from(self.ends.events.try_send(entry).is_err());
@@ -355,7 +357,7 @@ impl Outputs {
             interval: record.interval,
             balancers,
             pseudo_header: record.pseudo_header,
-            bgp: None,
+            bgp: record.bgp,
         };
         self.keeper.send(ToKeeper::Owner(message), socket.map(AsFd::as_fd));
     }

@@ -170,8 +170,9 @@ fn await_boot(keeper: &mut WorkerEnd, boot: &mut Boot) -> Result<String, String>
     let limit = Instant::now() + BOOT_PATIENCE;
     loop {
         match keeper.receive().map_err(|e| format!("keeper: {e}"))? {
-            Received::Message(ToWorker::Boot { resume, pseudo_header, former_end, .. }, _) => {
+            Received::Message(ToWorker::Boot { resume, pseudo_header, former_end, bgp_restarting, .. }, _) => {
                 (boot.resume, boot.pseudo_header) = (resume, pseudo_header);
+                boot.bgp_restarting = bgp_restarting;
                 return Ok(former_end);
             }
             Received::Message(ToWorker::Stop { .. }, _) => return Err("told to stop before the start".to_owned()),

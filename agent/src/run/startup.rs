@@ -34,6 +34,7 @@ pub(super) fn boot(config: &Config, state_dir: &Path, notes: &mut Vec<String>) -
         seed,
         resume: Vec::new(),
         pseudo_header: Vec::new(),
+        bgp_restarting: false,
         intents: intents::load(state_dir, notes),
         secret_key,
         last_event_id: journal::last_id(state_dir, notes),

@@ -96,6 +96,7 @@ impl Cluster {
                 None
             }
             Output::RunHook { .. } | Output::State { .. } => None,
+            Output::Bgp { .. } | Output::BgpSession { .. } | Output::Bfd(_) => None,
             Output::Stopped => {
                 self.stopped(i);
                 None

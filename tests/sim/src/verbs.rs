@@ -66,6 +66,7 @@ impl Cluster {
         let boot = Boot {
             epoch,
             seed,
+            bgp_restarting: false,
             pseudo_header: held.clone().map(|r| (of(r), r.pseudo_header.clone())).collect(),
             resume: held.map(|r| (of(r), r.role_epoch)).collect(),
             intents: host.intents.clone(),

@@ -275,6 +275,7 @@ impl Lab {
             seed: [host.last_event as u8 ^ i as u8; 32],
             resume,
             pseudo_header: vec![],
+            bgp_restarting: false,
             intents: host.intents.clone(),
             secret_key: host.secret.clone(),
             last_event_id: host.last_event,

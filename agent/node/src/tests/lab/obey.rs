@@ -56,6 +56,7 @@ impl Lab {
                 self.hosts[i].records.insert(record.vip.0, record);
             }
             Output::RunHook { .. } | Output::State { .. } => {}
+            Output::Bgp { .. } | Output::BgpSession { .. } | Output::Bfd(_) => {}
             Output::Stopped => self.hosts[i].stopped = true,
         }
     }
