@@ -6,6 +6,7 @@
 // What a neighbour sends may be anything: what reads it may neither index nor unwrap.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
 
+pub mod mutants;
 pub mod rib;
 pub mod session;
 pub mod types;

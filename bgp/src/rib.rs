@@ -1,12 +1,19 @@
 //! Adj-RIB-Out as desired state: the caller says what is to be announced, whole and as often as it likes; the difference
 //! to what the neighbour was told goes out.
 //!
-//! Nothing here brings a route back: what a new session is told is the last [`Desired`] and nothing else.
+//! Nothing here brings a route back: what a new session is told is the last [`Desired`] and nothing else. One change is
+//! one UPDATE, and no change is none.
+
+mod adj_out;
+mod context;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+
+pub use adj_out::{AdjRibOut, Sent};
+pub use context::{Context, DEFAULT_LOCAL_PREF};
 
 use crate::types::{Family, Origin, Prefix};
 
@@ -19,11 +26,12 @@ pub type Desired = BTreeMap<Prefix, Arc<Route>>;
 pub struct Route {
     /// ORIGIN.
     pub origin: Origin,
-    /// How many times our AS stands in AS_PATH beyond the once that eBGP demands. On iBGP too.
+    /// How many times our AS stands in AS_PATH beyond the once that eBGP demands. Nothing on iBGP, where the neighbour
+    /// would take it for a loop.
     pub prepend: u8,
     /// MULTI_EXIT_DISC.
     pub med: Option<u32>,
-    /// LOCAL_PREF: sent on iBGP only; 100 there if absent.
+    /// LOCAL_PREF: sent on iBGP only; [`DEFAULT_LOCAL_PREF`] there if absent.
     pub local_pref: Option<u32>,
     /// COMMUNITIES (RFC 1997).
     pub communities: Vec<u32>,

@@ -105,13 +105,27 @@ impl PeerConfig {
         Ok(())
     }
 
-    /// Whether the neighbour is in our own AS; `None`: only its OPEN tells (never so with these three).
+    /// Whether the neighbour is in our own AS.
     pub fn internal(&self) -> bool {
         match self.remote_as {
             RemoteAs::Exactly(asn) => asn == self.local_as,
             RemoteAs::Internal => true,
             RemoteAs::External => false,
         }
+    }
+
+    /// Whether a session under the one can't go on under the other.
+    pub(super) fn differs_in_session(&self, other: &Self) -> bool {
+        let session = |config: &Self| Self {
+            connect_retry: Duration::ZERO,
+            passive: false,
+            send_hold: None,
+            next_hop_ipv4: None,
+            next_hop_ipv6: None,
+            link_local: None,
+            ..config.clone()
+        };
+        session(self) != session(other)
     }
 }
 

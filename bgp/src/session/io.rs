@@ -57,7 +57,8 @@ pub enum Input<'a> {
         /// What.
         bytes: &'a [u8],
     },
-    /// The neighbour closed the connection, or it broke. Also told at the end of what was closed or aborted by us.
+    /// The neighbour closed the connection, or it broke; the caller has closed its end. Also told at the end of what was
+    /// closed by us.
     Closed {
         /// Which.
         conn: ConnId,

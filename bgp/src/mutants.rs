@@ -1,0 +1,65 @@
+//! Guards that a test build can switch off by name, so that the test of each guard can be seen to fail without it.
+//!
+//! Without the feature `mutants` this is `false`, and the compiler removes it. With it, a guard is off inside
+//! `with_off` on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
+
+/// The names of this crate's guards.
+pub const NAMES: [&str; 18] = [
+    "back-off",
+    "bfd-edge",
+    "collision",
+    "collision-by-identifier",
+    "one-session",
+    "hold-by-whole-messages",
+    "late-hold-timer",
+    "send-hold",
+    "flow-control",
+    "hard-reset",
+    "silent-restart",
+    "withdraw-before-farewell",
+    "r-bit-once",
+    "honest-f-bit",
+    "end-of-rib-last",
+    "unchanged-is-silent",
+    "level-triggered",
+    "too-large-is-told",
+];
+/// Whether the guard of this name is switched off.
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub const fn off(_name: &str) -> bool {
+    false
+}
+
+#[cfg(feature = "mutants")]
+pub use switch::{off, with_off};
+
+#[cfg(feature = "mutants")]
+mod switch {
+    use std::cell::Cell;
+    use std::sync::LazyLock;
+
+    static PROCESS: LazyLock<String> = LazyLock::new(|| std::env::var("HOLDFAST_MUTANTS").unwrap_or_default());
+
+    thread_local! {
+        static THREAD: Cell<&'static str> = const { Cell::new("") };
+    }
+
+    /// Whether the guard of this name is switched off.
+    pub fn off(name: &str) -> bool {
+        THREAD.get() == name || PROCESS.split(',').any(|off| off == name)
+    }
+
+    /// Runs `test` on this thread with the guard switched off.
+    pub fn with_off<T>(name: &'static str, test: impl FnOnce() -> T) -> T {
+        assert!(super::NAMES.contains(&name), "no guard is called {name}");
+        struct Restore(&'static str);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                THREAD.set(self.0);
+            }
+        }
+        let _restore = Restore(THREAD.replace(name));
+        test()
+    }
+}
