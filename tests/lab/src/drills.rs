@@ -19,6 +19,8 @@ pub enum When {
 pub enum Of {
     /// The median.
     Median,
+    /// The value that 99 of 100 don't exceed; of few runs the largest.
+    P99,
     /// The largest: things that must never happen.
     Max,
 }
@@ -43,11 +45,11 @@ pub struct Expect {
 }
 
 impl Expect {
-    const fn ms(key: &'static str, figure: f64) -> Self {
+    pub(crate) const fn ms(key: &'static str, figure: f64) -> Self {
         Self { key, figure, when: When::Always, of: Of::Median, count: false, allowance: 0.0, must: false }
     }
 
-    const fn count(key: &'static str, figure: f64) -> Self {
+    pub(crate) const fn count(key: &'static str, figure: f64) -> Self {
         Self { key, figure, when: When::Always, of: Of::Median, count: true, allowance: 0.0, must: false }
     }
 
@@ -55,8 +57,16 @@ impl Expect {
         Self { when, ..self }
     }
 
-    const fn must(self) -> Self {
+    pub(crate) const fn must(self) -> Self {
         Self { must: true, ..self }
+    }
+
+    pub(crate) const fn of(self, of: Of) -> Self {
+        Self { of, ..self }
+    }
+
+    pub(crate) const fn allow(self, allowance: f64) -> Self {
+        Self { allowance, ..self }
     }
 
     /// The limit: the figure itself when strict (and for counts), else three times the figure + 50 ms, because

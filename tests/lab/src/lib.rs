@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod balancer;
+pub mod bgp;
 pub mod calibrate;
 pub mod clock;
 pub mod demo;

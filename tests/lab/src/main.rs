@@ -13,7 +13,7 @@ use holdfast_lab::netns::Netns;
 use holdfast_lab::report::Report;
 use holdfast_lab::run::{Options, drill};
 use holdfast_lab::subject::SubjectKind;
-use holdfast_lab::{calibrate, demo, env, figures, forward, garbage, residue, scale, startstop, tier};
+use holdfast_lab::{bgp, calibrate, demo, env, figures, forward, garbage, residue, scale, startstop, tier};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -88,7 +88,7 @@ enum DrillCommand {
     },
     /// Runs one drill, or `all`.
     Run {
-        /// A name from `drill list`, or `all`.
+        /// A name from `drill list`, or `all`, or `bgp-all`.
         #[arg(required = true)]
         names: Vec<String>,
         #[command(flatten)]
@@ -198,6 +198,18 @@ struct DrillOptions {
     /// What is put to the test.
     #[arg(long, value_enum, default_value = "holdfast")]
     subject: SubjectKind,
+    /// bgp-* drills: what announces the VIP.
+    #[arg(long, value_enum, default_value = "holdfast")]
+    speaker: bgp::speaker::Kind,
+    /// bgp-* drills: the router.
+    #[arg(long, value_enum, default_value = "bird")]
+    router: bgp::router::Kind,
+    /// bgp-* drills: the router's next hops.
+    #[arg(long, value_enum, default_value = "classic")]
+    next_hops: bgp::run::NextHops,
+    /// bgp-* drills: how many nodes announce the VIP.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
+    nodes: u8,
     /// The agent's binary; else `holdfast` beside this program, then in PATH.
     #[arg(long)]
     holdfast: Option<PathBuf>,
@@ -247,6 +259,32 @@ impl DrillOptions {
             ..Options::default()
         }
     }
+
+    fn bgp(&self) -> bgp::run::Options {
+        bgp::run::Options {
+            speaker: self.speaker,
+            holdfast: self.holdfast.clone(),
+            router: self.router,
+            nodes: self.nodes.into(),
+            next_hops: self.next_hops,
+            repeat: self.repeat.into(),
+            twin: self.twin,
+            strict: self.strict,
+            keep: self.keep,
+            interval: self.interval_ms * MS,
+            flows: self.flows.into(),
+            narrate: self.verbose,
+        }
+    }
+}
+
+/// A drill of either kind.
+#[derive(Clone, Copy)]
+enum Wanted {
+    /// A pair on one segment.
+    Segment(&'static Drill),
+    /// Nodes behind a router.
+    Router(&'static bgp::drills::Drill),
 }
 
 /// The exit codes of DESIGN section 3.
@@ -317,17 +355,22 @@ fn go(command: Command) -> Result<u8> {
 fn list(topic: Option<&str>) {
     let wanted = |d: &&Drill| topic.is_none_or(|t| d.name.contains(t) || d.about.contains(t));
     for d in DRILLS.iter().filter(wanted) {
-        println!("{:<18}{}", d.name, d.about);
+        println!("{:<22}{}", d.name, d.about);
+    }
+    for d in bgp::drills::DRILLS.iter().filter(|d| topic.is_none_or(|t| d.name.contains(t) || d.about.contains(t))) {
+        println!("{:<22}{}", d.name, d.about);
     }
 }
 
 fn run(names: &[String], options: &DrillOptions) -> Result<u8> {
     let mut drills = Vec::new();
     for name in names {
-        match find(name) {
-            Some(d) => drills.push(d),
-            None if name == "all" => drills.extend(DRILLS),
-            None => bail!("no drill is called {name:?}; `drill list` names them"),
+        match (find(name), bgp::drills::find(name)) {
+            (Some(d), _) => drills.push(Wanted::Segment(d)),
+            (None, Some(d)) => drills.push(Wanted::Router(d)),
+            (None, None) if name == "all" => drills.extend(DRILLS.iter().map(Wanted::Segment)),
+            (None, None) if name == "bgp-all" => drills.extend(bgp::drills::DRILLS.iter().map(Wanted::Router)),
+            (None, None) => bail!("no drill is called {name:?}; `drill list` names them"),
         }
     }
     env::require_basics()?;
@@ -335,7 +378,10 @@ fn run(names: &[String], options: &DrillOptions) -> Result<u8> {
     let o = options.options();
     let mut reports: Vec<Report> = Vec::new();
     for d in drills {
-        let report = drill(d, &o)?;
+        let report = match d {
+            Wanted::Segment(d) => drill(d, &o)?,
+            Wanted::Router(d) => bgp::run::drill(d, &options.bgp())?,
+        };
         if !options.json {
             println!("{}", report.text());
         }

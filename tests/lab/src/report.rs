@@ -360,20 +360,25 @@ impl Report {
 
     /// Compares with what is expected.
     pub fn judge(&mut self, drill: &Drill, o: &Options) {
-        let expect = if o.twin { TWIN } else { drill.expect };
-        self.verdicts = expect.iter().filter(|e| e.applies(self.channel)).map(|e| self.verdict(e, o.strict)).collect();
+        self.judge_by(if o.twin { TWIN } else { drill.expect }, o.strict);
+    }
+
+    /// Compares with these.
+    pub fn judge_by(&mut self, expect: &[Expect], strict: bool) {
+        self.verdicts = expect.iter().filter(|e| e.applies(self.channel)).map(|e| self.verdict(e, strict)).collect();
         self.pass = self.valid() > 0 && self.errors.is_empty() && self.verdicts.iter().all(|(_, held)| *held);
     }
 
     fn verdict(&self, e: &Expect, strict: bool) -> (String, bool) {
         let values = self.values(e.key);
         let limit = e.limit(strict);
-        let (of, name): (fn(Spread) -> f64, _) = match e.of {
-            Of::Median => (|s| s.median, "median"),
-            Of::Max => (|s| s.max, "max"),
+        let (value, name) = match e.of {
+            Of::Median => (Spread::of(&values).map(|s| s.median), "median"),
+            Of::P99 => (percentile(&values, 0.99), "p99"),
+            Of::Max => (Spread::of(&values).map(|s| s.max), "max"),
         };
         let complete = !e.must || values.len() == self.valid();
-        match Spread::of(&values).map(of) {
+        match value {
             Some(v) => {
                 let missing = if complete { "" } else { ", in some runs it never happened" };
                 (format!("{} {name} {v:.1} ≤ {limit:.1}{missing}", e.key), v <= limit && complete)
@@ -488,7 +493,18 @@ const TABLE: &[&str] = &[
     "failback_broken_flows",
     "late_adverts",
     "advert_late_p99_ms",
+    "withdraw_ms",
+    "fib_ms",
+    "fib_events",
+    "failed_lost",
+    "broken_elsewhere",
+    "sessions_ended",
+    "bfd_flaps",
+    "fin_first",
+    "announced_ms",
+    "back_ms",
     "noise_failed",
+    "noise_fib_events",
     "noise_role_changes",
     "noise_outage_ms",
     "noise_udp_outage_ms",

@@ -41,6 +41,21 @@ impl Responder {
             s.set_nonblocking(true)?;
             sockets.push(Socket::Listener(s, i as u8 + 1));
         }
+        Self::run(sockets)
+    }
+
+    /// Serves web servers that listen already, each with its number.
+    ///
+    /// # Errors
+    /// A socket, or the thread.
+    pub fn serve(listeners: Vec<(TcpListener, u8)>) -> Result<Self> {
+        for (l, _) in &listeners {
+            l.set_nonblocking(true)?;
+        }
+        Self::run(listeners.into_iter().map(|(l, id)| Socket::Listener(l, id)).collect())
+    }
+
+    fn run(sockets: Vec<Socket>) -> Result<Self> {
         Ok(Self(Stopper::spawn("responder", move |stop| Loop::new(sockets)?.run(stop))?))
     }
 

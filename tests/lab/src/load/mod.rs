@@ -74,7 +74,7 @@ impl Drop for Stopper {
 pub enum Response {
     /// Not complete yet.
     Partial,
-    /// Complete: status, which load balancer (0, 1 or 255 unknown), bytes used.
+    /// Complete: status, which load balancer (from 0; 255 unknown), bytes used.
     Complete(u16, u8, usize),
     /// Not HTTP.
     Garbage,
@@ -99,11 +99,8 @@ pub fn parse_response(b: &[u8]) -> Response {
             let Ok(n) = value.parse() else { return Response::Garbage };
             length = n;
         } else if name.eq_ignore_ascii_case("x-lb") {
-            node = match value {
-                "lb1" => 0,
-                "lb2" => 1,
-                _ => u8::MAX,
-            };
+            let number = value.strip_prefix("lb").and_then(|n| n.parse::<u8>().ok());
+            node = number.and_then(|n| n.checked_sub(1)).unwrap_or(u8::MAX);
         }
     }
     let total = (end + 4).saturating_add(length);

@@ -1,0 +1,148 @@
+//! The BGP drills and what is expected of them.
+
+use super::router;
+use super::speaker::Fault;
+use crate::clock::{MS, Ns};
+use crate::drills::{Expect, Of};
+
+/// One drill.
+#[derive(Debug, Clone, Copy)]
+pub struct Drill {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What is done.
+    pub fault: Fault,
+    /// One line about it.
+    pub about: &'static str,
+    /// How long it is left before the repair.
+    pub hold: Ns,
+    /// The sessions have BFD, 50 ms × 3.
+    pub bfd: bool,
+}
+
+/// Every drill.
+pub static DRILLS: &[Drill] = &[
+    Drill {
+        name: "bgp-balancer-killed",
+        fault: Fault::BalancerKilled,
+        about: "SIGKILL to the balancer of one of the nodes that announce the VIP",
+        hold: 1000 * MS,
+        bfd: false,
+    },
+    Drill {
+        name: "bgp-balancer-hung",
+        fault: Fault::BalancerHung,
+        about: "SIGSTOP to the balancer of one of the nodes",
+        hold: 2000 * MS,
+        bfd: false,
+    },
+    Drill {
+        name: "bgp-host-frozen",
+        fault: Fault::HostFrozen,
+        about: "SIGSTOP to everything on one of the nodes, BFD 50 ms × 3",
+        hold: 2000 * MS,
+        bfd: true,
+    },
+    Drill {
+        name: "bgp-cable-cut",
+        fault: Fault::CableCut,
+        about: "one node's link at the switch goes down, the router's doesn't; BFD 50 ms × 3",
+        hold: 1500 * MS,
+        bfd: true,
+    },
+    Drill {
+        name: "bgp-worker-killed",
+        fault: Fault::WorkerKilled,
+        about: "SIGKILL to the worker of one node, which starts again: the router's table may not notice",
+        hold: 3000 * MS,
+        bfd: true,
+    },
+    Drill {
+        name: "bgp-drain",
+        fault: Fault::Drain,
+        about: "the operator drains one node",
+        hold: 1000 * MS,
+        bfd: false,
+    },
+    Drill {
+        name: "bgp-router-restarted",
+        fault: Fault::RouterRestarted,
+        about: "the router's daemons are killed and start again; its kernel keeps forwarding",
+        hold: 500 * MS,
+        bfd: false,
+    },
+];
+
+impl Drill {
+    /// What is expected with that router. A router's own time is in the figure: FRR batches for about 60 ms.
+    #[must_use]
+    pub fn expect(&self, router: router::Kind) -> Vec<Expect> {
+        let by = |bird: f64, frr: f64| if router == router::Kind::Bird { bird } else { frr };
+        let withdrawn_first = Expect::count("fin_first", 0.0).of(Of::Max);
+        // Nobody but the node that failed: what flows the router moves is counted apart.
+        let lost_elsewhere = Expect::count("failed_elsewhere", 0.0).of(Of::Max).allow(2.0);
+        match self.fault {
+            Fault::BalancerKilled => vec![
+                Expect::ms("withdraw_ms", 5.0).of(Of::P99).must(),
+                Expect::ms("fib_ms", by(8.0, 70.0)).must(),
+                Expect::count("sessions_ended", 0.0).of(Of::Max),
+                lost_elsewhere,
+                withdrawn_first,
+            ],
+            // A check every 100 ms, each with 100 ms to answer, the second that fails decides.
+            Fault::BalancerHung => vec![
+                Expect::ms("fib_ms", by(380.0, 450.0)).must(),
+                Expect::count("sessions_ended", 0.0).of(Of::Max),
+                lost_elsewhere,
+            ],
+            Fault::HostFrozen | Fault::CableCut => vec![Expect::ms("fib_ms", by(160.0, 230.0)).must(), lost_elsewhere],
+            Fault::WorkerKilled => vec![
+                Expect::count("fib_events", 0.0).of(Of::Max),
+                Expect::count("bfd_flaps", 0.0).of(Of::Max),
+                Expect::count("failed", 0.0).of(Of::Max),
+                Expect::count("broken_flows", 0.0).of(Of::Max),
+                Expect::ms("announced_ms", 1000.0).must(),
+            ],
+            Fault::Drain => vec![
+                Expect::count("failed_lost", 0.0).allow(1.0),
+                Expect::ms("fib_ms", 4000.0).must(),
+                Expect::count("sessions_ended", 0.0).of(Of::Max),
+                withdrawn_first,
+            ],
+            Fault::RouterRestarted => vec![Expect::ms("announced_ms", 3000.0).must(), withdrawn_first],
+        }
+    }
+}
+
+/// What every drill's twin, in which the fault is left out, must report.
+pub static TWIN: &[Expect] = &[
+    Expect::count("failed", 0.0).of(Of::Max),
+    Expect::count("broken_flows", 0.0).of(Of::Max),
+    Expect::count("fib_events", 0.0).of(Of::Max),
+    Expect::count("sessions_ended", 0.0).of(Of::Max),
+    Expect::count("bfd_flaps", 0.0).of(Of::Max),
+    Expect::count("noise_failed", 0.0).of(Of::Max),
+    Expect::count("noise_fib_events", 0.0).of(Of::Max),
+];
+
+/// The drill of that name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Drill> {
+    DRILLS.iter().find(|d| d.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_drill_expects_something_with_each_router_and_all_names_begin_alike() {
+        for d in DRILLS {
+            assert!(d.name.starts_with("bgp-"), "{}", d.name);
+            for r in [router::Kind::Bird, router::Kind::Frr] {
+                assert!(!d.expect(r).is_empty(), "{}", d.name);
+            }
+            assert!(std::ptr::eq(find(d.name).expect("found by its own name"), d));
+        }
+    }
+}
