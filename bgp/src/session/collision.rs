@@ -43,11 +43,12 @@ impl Peer {
     pub(super) fn arbitrate(&mut self, now: Instant) {
         for id in self.ids() {
             let Some(conn) = self.find(id).filter(|conn| conn.confirm().is_some()) else { continue };
-            match self.verdict(now, conn) {
+            match self.verdict(conn) {
                 Verdict::Go => self.go_on(now, id),
                 Verdict::Wait(patience) => {
                     if let Some(confirm) = self.find_mut(id).and_then(Connection::confirm_mut) {
-                        confirm.patience = confirm.patience.or(patience.map(|patience| now + patience));
+                        let until = confirm.patience.or(patience.map(|patience| now + patience));
+                        confirm.patience = until.filter(|_| !confirm.impatient);
                     }
                 }
                 Verdict::Challenge => self.challenge(now, id),
@@ -63,9 +64,9 @@ impl Peer {
         }
     }
 
-    fn verdict(&self, now: Instant, conn: &Connection) -> Verdict {
+    fn verdict(&self, conn: &Connection) -> Verdict {
         let (Some(confirm), Some(other)) = (conn.confirm(), self.sibling(conn.id)) else { return Verdict::Go };
-        let impatient = confirm.patience.is_some_and(|until| now >= until);
+        let impatient = confirm.impatient;
         if mutants::off("collision") {
             return Verdict::Go;
         }
@@ -108,6 +109,7 @@ impl Peer {
             if let Some(confirm) = self.find_mut(id).and_then(Connection::confirm_mut) {
                 confirm.confirmed = Some(next);
                 confirm.patience = None;
+                confirm.impatient = false;
             }
             self.send_keepalive(now, id);
         }

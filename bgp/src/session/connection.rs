@@ -55,6 +55,8 @@ pub(super) struct OpenConfirm {
     pub(super) ready: bool,
     /// Until when a better connection is waited for.
     pub(super) patience: Option<Instant>,
+    /// It was waited for long enough.
+    pub(super) impatient: bool,
     /// When this one challenged a session that was there before.
     pub(super) challenged_at: Option<Instant>,
 }
@@ -145,6 +147,16 @@ impl Connection {
         match &self.phase {
             Phase::OpenConfirm(confirm) => Some(confirm),
             Phase::OpenSent { .. } | Phase::Established(_) => None,
+        }
+    }
+
+    /// Whether it has waited long enough for a better connection.
+    pub(super) fn patience_timer(&mut self, now: Instant) {
+        if let Some(confirm) = self.confirm_mut()
+            && confirm.patience.is_some_and(|until| now >= until)
+        {
+            confirm.patience = None;
+            confirm.impatient = true;
         }
     }
 

@@ -193,6 +193,9 @@ impl Peer {
             return;
         }
         let hold = conn.hold_time();
+        if let Some(conn) = self.find_mut(id) {
+            conn.patience_timer(now);
+        }
         let expired = match self.find_mut(id).map(|conn| &mut conn.phase) {
             None => return,
             Some(super::Phase::OpenSent { hold_at }) => now >= *hold_at,

@@ -63,6 +63,7 @@ impl Connection {
             confirmed: None,
             ready: false,
             patience: None,
+            impatient: false,
             challenged_at: None,
         });
     }

@@ -66,6 +66,8 @@ pub(crate) struct Node {
     pub(crate) ups: u64,
     /// UPDATEs with routes that it heard, End-of-RIB not counted.
     pub(crate) updates_heard: u64,
+    /// Where it has spoken of routes in this session.
+    speaks_on: Option<ConnId>,
     /// End-of-RIBs in this session.
     pub(crate) ends_of_rib: u64,
 }
@@ -98,6 +100,7 @@ impl Net {
             log: Vec::new(),
             ups: 0,
             updates_heard: 0,
+            speaks_on: None,
             ends_of_rib: 0,
         });
         let nodes = nodes.collect();
@@ -111,6 +114,10 @@ impl Net {
     }
 
     pub(crate) fn give(&mut self, node: usize, input: Input<'_>) {
+        // A process that died hears nothing.
+        if !self.nodes[node].up {
+            return;
+        }
         self.nodes[node].peer.handle(self.now, input);
         self.take_outputs(node);
     }
@@ -134,7 +141,13 @@ impl Net {
             self.nodes[node].log.push((at, output.clone()));
             match output {
                 Output::Connect { conn } => self.dial(node, conn),
-                Output::Send { conn, bytes } => self.send(node, conn, bytes),
+                Output::Send { conn, bytes } => {
+                    if bytes.get(18) == Some(&2) {
+                        let on = self.nodes[node].speaks_on.get_or_insert(conn);
+                        assert_eq!(*on, conn, "two sessions at once");
+                    }
+                    self.send(node, conn, bytes);
+                }
                 Output::Close { conn } => self.close(node, conn, Packet::Fin),
                 Output::Abort { conn } => self.close(node, conn, Packet::Rst),
                 Output::Event(Event::State(transition)) => {
@@ -142,6 +155,7 @@ impl Net {
                         self.nodes[node].ups += 1;
                     }
                     if transition.from == State::Established {
+                        self.nodes[node].speaks_on = None;
                         self.nodes[node].learnt.clear();
                         self.nodes[node].ends_of_rib = 0;
                     }
@@ -222,6 +236,7 @@ impl Net {
         it.peer = Peer::new(it.config.clone(), restarting, seed, now);
         it.up = true;
         it.framers.clear();
+        it.speaks_on = None;
         // A process's names begin anew; the kernel's connections of before are gone.
         for pipe in &mut self.pipes {
             for end in &mut pipe.ends {
