@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::dialling::Dial;
 use super::ending::End;
 use super::established::Established;
-use super::io::{ConnId, Output, Reason, State};
+use super::io::{ConnId, Output, Reason};
 use super::{Connection, Peer, Phase, context};
 use crate::mutants;
 use crate::wire::{Cease, Notification};
@@ -81,10 +81,10 @@ impl Peer {
                 if restarts && !conn.dialled && conn.opened_at >= session.at + ON_ITS_WAY {
                     return Verdict::Supersede;
                 }
-                match confirm.challenged_at {
+                match confirm.challenged {
                     None => Verdict::Challenge,
                     // It lives.
-                    Some(at) if session.heard_at > at => Verdict::Lost,
+                    Some(heard) if session.heard > heard => Verdict::Lost,
                     // Without a hold time nothing else would end the wait.
                     Some(_) if impatient && session.hold.time == Duration::ZERO => Verdict::Lost,
                     Some(_) => Verdict::Wait(Some(PATIENCE)),
@@ -147,14 +147,13 @@ impl Peer {
     /// A new connection beside a session that is there: whoever is at the other end of that is asked to answer. A
     /// neighbour that lost it answers with RST.
     fn challenge(&mut self, now: Instant, id: ConnId) {
+        let session = self.sibling(id).and_then(|other| Some((other.id, other.established()?.heard)));
+        let Some((session, heard)) = session else { return };
         if let Some(confirm) = self.find_mut(id).and_then(Connection::confirm_mut) {
-            confirm.challenged_at = Some(now);
+            confirm.challenged = Some(heard);
             confirm.patience = Some(now + PATIENCE);
         }
-        let session = self.sibling(id).filter(|other| other.state() == State::Established).map(|other| other.id);
-        if let Some(session) = session {
-            self.send_keepalive(now, session);
-        }
+        self.send_keepalive(now, session);
     }
 
     fn lose(&mut self, now: Instant, id: ConnId) {

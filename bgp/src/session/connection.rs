@@ -57,8 +57,8 @@ pub(super) struct OpenConfirm {
     pub(super) patience: Option<Instant>,
     /// It was waited for long enough.
     pub(super) impatient: bool,
-    /// When this one challenged a session that was there before.
-    pub(super) challenged_at: Option<Instant>,
+    /// What a session that was there before had heard when this one challenged it.
+    pub(super) challenged: Option<u64>,
 }
 
 /// RFC 4271 HoldTimer.

@@ -18,8 +18,8 @@ pub(super) struct Established {
     pub(super) at: Instant,
     pub(super) hold: Hold,
     pub(super) keepalive_at: Keepalive,
-    /// When a KEEPALIVE or an UPDATE last came.
-    pub(super) heard_at: Instant,
+    /// KEEPALIVEs and UPDATEs that came.
+    pub(super) heard: u64,
     pub(super) rib: AdjRibOut,
     pub(super) table_sent: bool,
     /// When the last batch was handed over.
@@ -38,7 +38,7 @@ impl Established {
             at: now,
             hold: Hold::new(now, hold),
             keepalive_at,
-            heard_at: now,
+            heard: 0,
             rib: AdjRibOut::new(context, agreed.enhanced_refresh),
             table_sent: false,
             pumped_at: now,

@@ -64,7 +64,7 @@ impl Connection {
             ready: false,
             patience: None,
             impatient: false,
-            challenged_at: None,
+            challenged: None,
         });
     }
 }

@@ -92,7 +92,7 @@ impl Peer {
         match self.find_mut(id).map(|conn| &mut conn.phase) {
             Some(Phase::Established(session)) => {
                 session.hold.restart(now);
-                session.heard_at = now;
+                session.heard += 1;
             }
             Some(Phase::OpenConfirm(confirm)) => confirm.hold.restart(now),
             Some(Phase::OpenSent { .. }) | None => {}

@@ -33,7 +33,10 @@ struct Pipe {
 
 #[derive(Debug, Clone)]
 enum Packet {
-    Syn,
+    /// Sent again after 1, 2, 4 … s until it is answered.
+    Syn {
+        after: Duration,
+    },
     SynAck,
     Data(Vec<u8>),
     Fin,
@@ -82,7 +85,7 @@ pub(crate) struct Net {
     pub(crate) rng: Rng,
     pub(crate) latency: Duration,
     pub(crate) jitter_us: u64,
-    /// Nothing gets through; what was sent waits, but for SYNs, which are lost.
+    /// Nothing gets through; what was sent waits, but for SYNs, which are sent again.
     pub(crate) cut: bool,
 }
 
@@ -170,9 +173,7 @@ impl Net {
         let ends = [EndPoint { node, conn }, EndPoint { node: other, conn: ConnId(u64::MAX) }];
         self.pipes.push(Pipe { ends, open: [true, false], arrives: [self.now; 2], accepted: false });
         let pipe = self.pipes.len() - 1;
-        if !self.cut {
-            self.fly(pipe, 1, Packet::Syn);
-        }
+        self.fly(pipe, 1, Packet::Syn { after: Duration::from_secs(1) });
     }
 
     fn fly(&mut self, pipe: usize, to: usize, packet: Packet) {
@@ -251,7 +252,7 @@ impl Net {
     }
 
     fn next_event(&self) -> Option<Instant> {
-        let flights = self.flights.iter().filter(|flight| !self.cut || matches!(flight.packet, Packet::Syn));
+        let flights = self.flights.iter().filter(|flight| !self.cut || matches!(flight.packet, Packet::Syn { .. }));
         let timers = self.nodes.iter().filter(|node| node.up).filter_map(|node| node.peer.poll_timeout());
         flights.map(|flight| flight.at).chain(timers).min()
     }
@@ -279,7 +280,7 @@ impl Net {
 
     fn step(&mut self) {
         let due = self.flights.iter().enumerate().filter(|(_, flight)| flight.at <= self.now);
-        let due = due.filter(|(_, flight)| !self.cut || matches!(flight.packet, Packet::Syn));
+        let due = due.filter(|(_, flight)| !self.cut || matches!(flight.packet, Packet::Syn { .. }));
         if let Some((at, _)) = due.min_by_key(|(_, flight)| (flight.at, flight.seq)) {
             let flight = self.flights.remove(at);
             self.arrive(flight);
@@ -297,8 +298,18 @@ impl Net {
         let Flight { pipe, to, packet, .. } = flight;
         let EndPoint { node, conn } = self.pipes[pipe].ends[to];
         match packet {
-            Packet::Syn if self.cut => {}
-            Packet::Syn => self.on_syn(pipe, node),
+            Packet::Syn { after } if self.cut || !self.nodes[node].up => {
+                if self.pipes[pipe].open[0] {
+                    self.seq += 1;
+                    let packet = Packet::Syn { after: 2 * after };
+                    self.flights.push(Flight { at: self.now + after, seq: self.seq, pipe, to, packet });
+                }
+            }
+            Packet::Syn { .. } => {
+                if self.pipes[pipe].open[0] {
+                    self.on_syn(pipe, node);
+                }
+            }
             Packet::SynAck => {
                 if self.pipes[pipe].open[0] {
                     let (local, remote) = addresses(node, false);
@@ -334,9 +345,6 @@ impl Net {
     }
 
     fn on_syn(&mut self, pipe: usize, node: usize) {
-        if !self.nodes[node].up {
-            return;
-        }
         // Not started: nobody listens.
         let listens =
             self.nodes[node].peer.state() != State::Idle || self.nodes[node].peer.info().next_attempt.is_some();
