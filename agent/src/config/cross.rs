@@ -145,7 +145,7 @@ impl<'a> Addresses<'a> {
         Self(by_ip)
     }
 
-    fn get(&self, ip: IpAddr) -> Option<&'a Place> {
+    pub(super) fn get(&self, ip: IpAddr) -> Option<&'a Place> {
         self.0.get(&ip).map(|address| &address.place)
     }
 }

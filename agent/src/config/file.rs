@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
 /// Opens a regular file. A FIFO would make the opener wait for a writer, a device may never end.
@@ -30,6 +30,29 @@ pub(super) fn read_regular(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     }
     Ok(bytes)
 }
+
+/// What is wrong with a file as the key of a BGP session: it isn't there, others may read it, or it's no key. A file that
+/// isn't for the reader's eyes is taken as it is: `check` by an ordinary user can't know.
+pub(super) fn password_wrong(path: &Path) -> Option<String> {
+    let read = || -> io::Result<(u32, Vec<u8>)> {
+        let file = open_regular(path)?;
+        let mode = file.metadata()?.permissions().mode();
+        let mut bytes = Vec::new();
+        // Longer than any key, short enough for whatever the file is.
+        file.take(PASSWORD_READ).read_to_end(&mut bytes)?;
+        Ok((mode, bytes))
+    };
+    match read() {
+        Ok((mode, _)) if mode & 0o007 != 0 => {
+            Some(format!("others may read or change it (mode {:04o})", mode & 0o7777))
+        }
+        Ok((_, bytes)) => holdfast_node::config::password(&bytes).err(),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
+        Err(error) => Some(in_words(&error)),
+    }
+}
+
+const PASSWORD_READ: u64 = 4096;
 
 /// `No such file or directory (os error 2)` without the number, which tells people nothing.
 pub(crate) fn in_words(error: &io::Error) -> String {

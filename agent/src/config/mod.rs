@@ -4,9 +4,11 @@
 //! apart, and `cross` holds what must be true between sections. Everything that is wrong is collected and told in
 //! one go, each finding as `file:line:column: key.path: what is wrong; accepted: …`.
 //!
-//! What this module refuses to do: look at anything but the text, and the MTU of interfaces that are there. Whether an
-//! interface or a key file is there depends on the machine; `holdfast check` warns of it, `holdfast run` finds out.
+//! What this module refuses to do: look at anything but the text, the MTU of interfaces that are there, and the password
+//! files of BGP neighbours, without which a session would be refused or, worse, unprotected. Whether an interface or
+//! the channel's key file is there depends on the machine; `holdfast check` warns of it, `holdfast run` finds out.
 
+mod bgp;
 mod cross;
 pub mod duration;
 mod error;
@@ -62,13 +64,17 @@ impl Mtus {
 /// # Errors
 /// As [`load`].
 pub fn load_for(path: &Path, mtu: MtuOf<'_>) -> Result<Config, ConfigErrors> {
+    load_here(path, &Here { mtu, password: Some(&file::password_wrong) })
+}
+
+fn load_here(path: &Path, here: &Here<'_>) -> Result<Config, ConfigErrors> {
     let name = path.display().to_string();
     let bytes = file::read_regular(path, TEXT_MAX).map_err(|e| ConfigErrors::unreadable(&name, &file::in_words(&e)))?;
     let text = String::from_utf8(bytes).map_err(|e| {
         let line = e.as_bytes().iter().take(e.utf8_error().valid_up_to()).filter(|b| **b == b'\n').count() + 1;
         ConfigErrors::unreadable(&name, &format!("line {line} is not UTF-8"))
     })?;
-    parse_for(&text, &name, mtu)
+    parse_here(&text, &name, here)
 }
 
 /// Validates a text, whatever the machine; `file` is only how messages name it.
@@ -84,6 +90,20 @@ pub fn parse(text: &str, file: &str) -> Result<Config, ConfigErrors> {
 /// # Errors
 /// As [`load`].
 pub fn parse_for(text: &str, file: &str, mtu: MtuOf<'_>) -> Result<Config, ConfigErrors> {
+    parse_here(text, file, &Here { mtu, password: None })
+}
+
+/// What is wrong with a file as a key.
+type PasswordWrong<'m> = &'m dyn Fn(&Path) -> Option<String>;
+
+/// What the machine has to say.
+struct Here<'m> {
+    mtu: MtuOf<'m>,
+    /// What is wrong with a file as the key of a session, if anything is. `None`: files aren't looked at.
+    password: Option<PasswordWrong<'m>>,
+}
+
+fn parse_here(text: &str, file: &str, here: &Here<'_>) -> Result<Config, ConfigErrors> {
     // Bytes, not characters: what is longer was not written by hand.
     if text.len() > TEXT_MAX {
         return Err(ConfigErrors::unreadable(file, &format!("longer than {TEXT_MAX} bytes")));
@@ -97,7 +117,7 @@ pub fn parse_for(text: &str, file: &str, mtu: MtuOf<'_>) -> Result<Config, Confi
         }
     };
     let mut sink = Sink::default();
-    let config = read(&Table::root(tree.get_ref()), mtu, &mut sink);
+    let config = read(&Table::root(tree.get_ref()), here, &mut sink);
     match config {
         Some(config) if sink.is_empty() => Ok(config),
         _ => Err(ConfigErrors::new(Kind::Semantics, file, text, sink.into_findings())),
@@ -116,7 +136,7 @@ pub(crate) fn packet_len(leg: &Leg) -> usize {
 /// Longest text that is looked at.
 const TEXT_MAX: usize = 4 << 20;
 
-fn read(root: &Table<'_>, mtu: MtuOf<'_>, sink: &mut Sink) -> Option<Config> {
+fn read(root: &Table<'_>, here: &Here<'_>, sink: &mut Sink) -> Option<Config> {
     root.known_keys(&schema::ROOT, sink);
     let node = sections::node(root, sink);
     let balancers: Vec<_> = root
@@ -130,7 +150,9 @@ fn read(root: &Table<'_>, mtu: MtuOf<'_>, sink: &mut Sink) -> Option<Config> {
         root.require("vip", "at least one [[vip]] section", sink);
     }
     let cluster = sections::cluster(root, sink);
-    let known = vip::Known::new(&balancers, &checks, root.get("cluster").is_some());
+    let bgp = bgp::bgp(root, sink);
+    let neighbors = root.get("bgp").map(|_| bgp.as_ref().map_or(&[] as &[_], |bgp| bgp.neighbors.as_slice()));
+    let known = vip::Known::new(&balancers, &checks, neighbors, root.get("cluster").is_some());
     let vips: Vec<_> =
         root.tables("vip", sections::VIPS_MAX, sink).iter().map(|table| vip::vip(table, &known, sink)).collect();
     let hooks: Vec<_> =
@@ -140,7 +162,7 @@ fn read(root: &Table<'_>, mtu: MtuOf<'_>, sink: &mut Sink) -> Option<Config> {
 
     cross::balancers(&balancers, sink);
     cross::vips(&vips, sink);
-    cross::adverts(&vips, mtu, sink);
+    cross::adverts(&vips, here.mtu, sink);
     let addresses = cross::Addresses::of(&vips);
     cross::checks(&checks, &addresses, sink);
     cross::unique_names(&hooks, sink);
@@ -148,6 +170,11 @@ fn read(root: &Table<'_>, mtu: MtuOf<'_>, sink: &mut Sink) -> Option<Config> {
         cross::cluster(cluster, node.as_ref(), &addresses, sink);
     }
     cross::stays(&vips, &addresses, sink);
+    let name = node.as_ref().map(|(name, _)| name);
+    let speaker = bgp::resolve(bgp.as_ref(), &vips, name, cluster.as_ref(), &addresses, sink);
+    if let (Some(bgp), Some(wrong)) = (&bgp, here.password) {
+        bgp.passwords(wrong, sink);
+    }
     drop(addresses);
     let units = vip::units::units(vips, &known, sink);
     let cluster = match cluster {
@@ -159,7 +186,7 @@ fn read(root: &Table<'_>, mtu: MtuOf<'_>, sink: &mut Sink) -> Option<Config> {
         balancers: balancers.into_iter().map(|named| named.item).collect::<Option<_>>()?,
         checks: checks.into_iter().map(|named| named.item).collect::<Option<_>>()?,
         vips: units?,
-        bgp: None,
+        bgp: speaker?,
         cluster,
         hooks: hooks.into_iter().map(|named| named.item).collect::<Option<_>>()?,
         fifo: fifo?,

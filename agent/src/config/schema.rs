@@ -13,8 +13,8 @@ pub struct Section {
 
 pub(super) const ROOT: Section = Section {
     path: "",
-    keys: &["node", "balancer", "check", "vip", "cluster", "hook", "notify"],
-    not_yet: &[("bgp", Some("vrrp in each [[vip]]")), ("statesync", None), ("nft", None)],
+    keys: &["node", "balancer", "check", "vip", "bgp", "cluster", "hook", "notify"],
+    not_yet: &[("statesync", None), ("nft", None)],
 };
 pub(super) const NODE: Section = Section { path: "node", keys: &["name"], not_yet: &[] };
 pub(super) const BALANCER: Section =
@@ -49,13 +49,14 @@ pub(super) const VIP: Section = Section {
         "balancer",
         "checks",
         "vrrp",
+        "bgp",
         "track",
         "routes",
         "rules",
         "announce",
         "last_node",
     ],
-    not_yet: &[("bgp", Some("vrrp"))],
+    not_yet: &[],
 };
 pub(super) const ADDRESS: Section =
     Section { path: "vip[].addresses[]", keys: &["ip", "interface", "advertise"], not_yet: &[] };
@@ -95,6 +96,79 @@ pub(super) const RULE: Section =
     Section { path: "vip[].rules[]", keys: &["from", "to", "table", "priority"], not_yet: &[] };
 pub(super) const ANNOUNCE: Section =
     Section { path: "vip[].announce", keys: &["repeat", "second", "refresh"], not_yet: &[] };
+pub(super) const VIP_BGP: Section = Section {
+    path: "vip[].bgp",
+    keys: &[
+        "neighbors",
+        "communities",
+        "large_communities",
+        "extended_communities",
+        "med",
+        "local_pref",
+        "prepend",
+        "link_bandwidth",
+        "weight",
+        "next_hop",
+        "announce_delay",
+        "withdraw_wait",
+        "drain_wait",
+        "on_down",
+        "disable_file",
+        "on_disabled",
+        "increase",
+        "rotate",
+        "min_announcing",
+        "damping",
+        "settle",
+    ],
+    not_yet: &[],
+};
+/// What can be said otherwise.
+const OVERRIDES: &[&str] =
+    &["communities", "large_communities", "extended_communities", "med", "local_pref", "prepend"];
+pub(super) const ON_DOWN: Section = Section { path: "vip[].bgp.on_down", keys: OVERRIDES, not_yet: &[] };
+pub(super) const ON_DISABLED: Section = Section { path: "vip[].bgp.on_disabled", keys: OVERRIDES, not_yet: &[] };
+pub(super) const LINK_BANDWIDTH: Section =
+    Section { path: "vip[].bgp.link_bandwidth", keys: &["rate", "transitive"], not_yet: &[] };
+pub(super) const NEXT_HOP: Section = Section { path: "vip[].bgp.next_hop", keys: &["ipv4", "ipv6"], not_yet: &[] };
+pub(super) const DAMPING: Section =
+    Section { path: "vip[].bgp.damping", keys: &["half_life", "suppress", "reuse", "max"], not_yet: &[] };
+pub(super) const BGP: Section = Section {
+    path: "bgp",
+    keys: &["asn", "router_id", "listen", "listen_port", "graceful_restart", "neighbor"],
+    not_yet: &[],
+};
+pub(super) const NEIGHBOR: Section = Section {
+    path: "bgp.neighbor[]",
+    keys: &[
+        "name",
+        "address",
+        "interface",
+        "asn",
+        "port",
+        "hold_time",
+        "connect_retry",
+        "passive",
+        "source",
+        "password_file",
+        "multihop",
+        "ttl_security",
+        "families",
+        "capabilities",
+        "extended_next_hop",
+        "bfd",
+        "next_hop",
+        "communities",
+        "large_communities",
+        "extended_communities",
+        "med",
+        "local_pref",
+        "prepend",
+    ],
+    not_yet: &[],
+};
+pub(super) const BFD: Section =
+    Section { path: "bgp.neighbor[].bfd", keys: &["interval", "multiplier", "multihop", "min_ttl"], not_yet: &[] };
 pub(super) const CLUSTER: Section = Section { path: "cluster", keys: &["listen", "key_file", "peer"], not_yet: &[] };
 pub(super) const PEER: Section =
     Section { path: "cluster.peer[]", keys: &["name", "address", "public_keys"], not_yet: &[] };
@@ -102,10 +176,32 @@ pub(super) const NOTIFY: Section = Section { path: "notify", keys: &["fifo"], no
 pub(super) const HOOK: Section = Section { path: "hook[]", keys: &["name", "on", "exec", "timeout"], not_yet: &[] };
 
 /// Every kind of table, for documentation and its test.
-pub fn sections() -> [&'static Section; 15] {
+pub fn sections() -> [&'static Section; 24] {
     [
-        &ROOT, &NODE, &BALANCER, &CHECK, &VIP, &ADDRESS, &VRRP, &TRACK, &ROUTE, &RULE, &ANNOUNCE, &CLUSTER, &PEER,
-        &HOOK, &NOTIFY,
+        &ROOT,
+        &NODE,
+        &BALANCER,
+        &CHECK,
+        &VIP,
+        &ADDRESS,
+        &VRRP,
+        &VIP_BGP,
+        &NEXT_HOP,
+        &ON_DOWN,
+        &ON_DISABLED,
+        &LINK_BANDWIDTH,
+        &DAMPING,
+        &TRACK,
+        &ROUTE,
+        &RULE,
+        &ANNOUNCE,
+        &BGP,
+        &NEIGHBOR,
+        &BFD,
+        &CLUSTER,
+        &PEER,
+        &HOOK,
+        &NOTIFY,
     ]
 }
 

@@ -173,6 +173,11 @@ impl<'t> Value<'t> {
         self.inner.as_str()
     }
 
+    /// Without a finding when it isn't one.
+    pub(super) fn as_bool(&self) -> Option<bool> {
+        self.inner.as_bool()
+    }
+
     pub(super) fn is_table(&self) -> bool {
         self.inner.is_table()
     }

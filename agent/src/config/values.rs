@@ -46,6 +46,26 @@ pub(super) fn duration(value: &Value<'_>, least: Duration, most: Duration, sink:
     None
 }
 
+/// As [`duration`], in whole seconds.
+pub(super) fn seconds(
+    value: &Value<'_>,
+    least: Duration,
+    most: Duration,
+    accepted: &str,
+    sink: &mut Sink,
+) -> Option<Duration> {
+    let text = value.string(accepted, sink)?;
+    match duration::parse(text) {
+        Ok(given) if given.subsec_millis() > 0 => {
+            value.refuse(&format!("`{}` is not whole seconds", shown(text)), accepted, sink);
+        }
+        Ok(given) if (least..=most).contains(&given) => return Some(given),
+        Ok(_) => value.refuse(&format!("`{}` is out of range", shown(text)), accepted, sink),
+        Err(why) => value.refuse(&why, accepted, sink),
+    }
+    None
+}
+
 /// A count of 1..=255.
 pub(super) fn count(value: &Value<'_>, sink: &mut Sink) -> Option<u8> {
     value.integer_in(1..256, "1 to 255", sink).and_then(|n| u8::try_from(n).ok())

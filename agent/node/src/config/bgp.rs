@@ -1,7 +1,7 @@
 //! How VIPs are announced by BGP: this node's speaker, its neighbours, and what a VIP says to them.
 
-use super::{Config, InterfaceName, Vip, milliseconds};
-use holdfast_bgp::types::{Asn, Families, Family, RouterId};
+use super::{Config, InterfaceName, Vip, VipAddress, milliseconds};
+use holdfast_bgp::types::{Asn, Families, Family, Prefix, RouterId};
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -80,6 +80,8 @@ pub struct Neighbor {
     /// What is announced to it.
     #[serde(serialize_with = "families")]
     pub families: Families,
+    /// Capabilities are offered; `false` only for routers that refuse any, which are told IPv4 routes only.
+    pub capabilities: bool,
     /// IPv4 routes with an IPv6 next hop (RFC 8950).
     pub extended_next_hop: bool,
     /// BFD beside the session.
@@ -250,6 +252,14 @@ pub struct Damping {
 impl Damping {
     /// Penalty of each withdrawal.
     pub const PENALTY: u32 = 1000;
+
+    /// The highest penalty that counts: it has become `reuse` after `max`.
+    pub fn ceiling(&self) -> u32 {
+        let half_lives = self.max.as_secs_f64() / self.half_life.as_secs_f64().max(0.001);
+        let ceiling = f64::from(self.reuse) * half_lives.exp2();
+        // A cast of a float saturates.
+        ceiling as u32
+    }
 }
 
 /// A weight for unequal multipath, as the link-bandwidth community says it (draft-ietf-idr-link-bandwidth).
@@ -418,6 +428,7 @@ impl Neighbor {
             multihop: if asn == NeighborAs::Internal { 255 } else { 1 },
             ttl_security: None,
             families: Families::NONE.with(Family::of(address)),
+            capabilities: true,
             extended_next_hop: false,
             bfd: None,
             overrides: Overrides::default(),
@@ -458,6 +469,12 @@ impl Vip {
     /// Announced by BGP alone: it has no legs and no role on a segment.
     pub const fn anycast(&self) -> bool {
         self.legs.is_empty()
+    }
+
+    /// The routes to its addresses.
+    pub fn announced(&self) -> impl Iterator<Item = (&VipAddress, Prefix)> {
+        let anycast = self.anycast();
+        self.addresses.iter().filter_map(move |address| Some((address, address.announced(anycast)?)))
     }
 
     /// The place of an address in its VIP's list, after [`VipBgp::rotate`]: what [`VipBgp::increase`] counts.

@@ -2,6 +2,7 @@
 
 use super::bgp::VipBgp;
 use super::{BalancerId, CheckId, InterfaceName, LastNode, Name, milliseconds};
+use holdfast_bgp::types::Prefix;
 use holdfast_vrrp::{AdvertInterval, ChecksumMode, Family, Priority, Version, Vrid};
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -194,6 +195,18 @@ pub struct Rule {
     pub priority: u32,
 }
 
+impl VipAddress {
+    /// The route by which it is announced; `None`: it isn't. `anycast`: its VIP is held by BGP alone. Then it is the
+    /// prefix that it has on its interface, else the address alone, since its network has a route already.
+    pub fn announced(&self, anycast: bool) -> Option<Prefix> {
+        let link_local = matches!(self.ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        if link_local || anycast && !self.advertise {
+            return None;
+        }
+        if anycast { Prefix::new(self.ip, self.prefix) } else { Some(Prefix::host(self.ip)) }
+    }
+}
+
 impl Vip {
     /// A VIP by itself, with defaults for all that isn't given.
     pub fn single(name: Name, addresses: Vec<VipAddress>, legs: Vec<Leg>, vrrp: VrrpConfig) -> Self {
@@ -270,9 +283,9 @@ impl VrrpConfig {
 }
 
 /// `192.0.2.0/24`.
-struct Prefix(IpAddr, u8);
+struct Network(IpAddr, u8);
 
-impl fmt::Display for Prefix {
+impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.0, self.1)
     }
@@ -281,7 +294,7 @@ impl fmt::Display for Prefix {
 /// As `ip route` writes it.
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Prefix(self.to.0, self.to.1).fmt(f)?;
+        Network(self.to.0, self.to.1).fmt(f)?;
         if let Some(via) = self.via {
             write!(f, " via {via}")?;
         }
@@ -297,11 +310,11 @@ impl fmt::Display for Route {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.from {
-            Some((ip, prefix)) => write!(f, "from {}", Prefix(ip, prefix))?,
+            Some((ip, prefix)) => write!(f, "from {}", Network(ip, prefix))?,
             None => f.write_str("from all")?,
         }
         if let Some((ip, prefix)) = self.to {
-            write!(f, " to {}", Prefix(ip, prefix))?;
+            write!(f, " to {}", Network(ip, prefix))?;
         }
         write!(f, " lookup {} priority {}", self.table, self.priority)
     }

@@ -32,8 +32,8 @@ pub(super) struct Addresses {
     pub(super) place: Option<Place>,
 }
 
-/// The key `addresses`.
-pub(super) fn addresses(vip: &Table<'_>, vrrp_interface: Option<&InterfaceName>, sink: &mut Sink) -> Addresses {
+/// The key `addresses`. `anycast`: they are announced by BGP alone, and `own` is where they stand.
+pub(super) fn addresses(vip: &Table<'_>, own: Option<&InterfaceName>, anycast: bool, sink: &mut Sink) -> Addresses {
     let Some(value) = vip.require("addresses", ACCEPTED_ADDRESSES, sink) else { return Addresses::default() };
     let Some(items) = value.array(ACCEPTED_ADDRESSES, sink) else { return Addresses::default() };
     if items.is_empty() || items.len() > ADDRESSES_MAX {
@@ -44,7 +44,7 @@ pub(super) fn addresses(vip: &Table<'_>, vrrp_interface: Option<&InterfaceName>,
     let mut found = Addresses { read: Vec::new(), all: Some(Vec::new()), place: Some(value.place.clone()) };
     let mut advertised = false;
     for item in &items {
-        let (read, address, advertise) = address(item, vrrp_interface, sink);
+        let (read, address, advertise) = address(item, own, anycast, sink);
         found.read.extend(read);
         advertised |= advertise;
         match (&mut found.all, address) {
@@ -53,7 +53,12 @@ pub(super) fn addresses(vip: &Table<'_>, vrrp_interface: Option<&InterfaceName>,
         }
     }
     if !advertised {
-        value.refuse("has no address with advertise = true: an advert must carry one", "at least one", sink);
+        let what = if anycast {
+            "has no address with advertise = true: nothing would be announced"
+        } else {
+            "has no address with advertise = true: an advert must carry one"
+        };
+        value.refuse(what, "at least one", sink);
         found.all = None;
     }
     found
@@ -62,7 +67,8 @@ pub(super) fn addresses(vip: &Table<'_>, vrrp_interface: Option<&InterfaceName>,
 /// What was read of it, the whole, and whether it is advertised.
 fn address(
     item: &Value<'_>,
-    vrrp_interface: Option<&InterfaceName>,
+    own: Option<&InterfaceName>,
+    anycast: bool,
     sink: &mut Sink,
 ) -> (Option<AddressRead>, Option<VipAddress>, bool) {
     let read = |ip, interface: Option<&InterfaceName>, place: &Place| AddressRead {
@@ -76,23 +82,36 @@ fn address(
     };
     if !item.is_table() {
         let text = item.string(ACCEPTED_ADDRESSES, sink);
-        let Some(found) = text.and_then(|text| ip_and_prefix(text, item, sink)) else { return (None, None, true) };
-        return (Some(read(found.0, vrrp_interface, &item.place)), whole(found, vrrp_interface, true), true);
+        let Some(found) = text.and_then(|text| ip_and_prefix(text, item, anycast, sink)) else {
+            return (None, None, true);
+        };
+        return (Some(read(found.0, own, &item.place)), whole(found, own, true), true);
     }
     let Some(table) = item.table(ACCEPTED_ADDRESSES, sink) else { return (None, None, true) };
     table.known_keys(&schema::ADDRESS, sink);
     let ip = table.require("ip", ACCEPTED_ADDRESS, sink).and_then(|value| {
         let text = value.string(ACCEPTED_ADDRESS, sink)?;
-        Some((ip_and_prefix(text, &value, sink)?, value.place))
+        Some((ip_and_prefix(text, &value, anycast, sink)?, value.place))
     });
-    let interface = table.get("interface").map_or_else(|| vrrp_interface.cloned(), |value| interface(&value, sink));
+    let interface = table.get("interface").map_or_else(|| own.cloned(), |value| interface(&value, sink));
     let advertise = table.get("advertise").map_or(Some(true), |value| value.boolean(sink));
     let item = ip.as_ref().and_then(|(found, _)| whole(*found, interface.as_ref(), advertise?));
     (ip.map(|((ip, _), place)| read(ip, interface.as_ref(), &place)), item, advertise.unwrap_or(true))
 }
 
-fn ip_and_prefix(text: &str, value: &Value<'_>, sink: &mut Sink) -> Option<(IpAddr, u8)> {
-    parse_ip_and_prefix(text).map_err(|wrong| value.refuse(&wrong, ACCEPTED_ADDRESS, sink)).ok()
+fn ip_and_prefix(text: &str, value: &Value<'_>, anycast: bool, sink: &mut Sink) -> Option<(IpAddr, u8)> {
+    let read = match text.parse::<IpAddr>() {
+        // It is added to lo and announced as it is: there is nothing else that it could mean.
+        Ok(ip) if anycast => parse_ip_and_prefix(&format!("{ip}/{}", if ip.is_ipv4() { 32 } else { 128 })),
+        _ => parse_ip_and_prefix(text),
+    };
+    let read = read.and_then(|(ip, prefix)| match ip {
+        IpAddr::V6(v6) if anycast && v6.is_unicast_link_local() => {
+            Err(format!("{ip} is link-local: it can't be announced"))
+        }
+        _ => Ok((ip, prefix)),
+    });
+    read.map_err(|wrong| value.refuse(&wrong, ACCEPTED_ADDRESS, sink)).ok()
 }
 
 fn parse_ip_and_prefix(text: &str) -> Result<(IpAddr, u8), String> {

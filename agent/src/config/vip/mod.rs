@@ -2,6 +2,7 @@
 //! them what moves as one.
 
 mod address;
+mod bgp;
 mod legs;
 mod moved;
 mod track;
@@ -9,18 +10,22 @@ pub(super) mod units;
 mod vrrp;
 mod weights;
 
+use super::bgp::NeighborRead;
 use super::schema;
 use super::sections::named_vip;
 use super::tree::{Place, Sink, Table, Value};
 use super::values::{name, shown, word};
 pub(super) use address::{AddressRead, host};
+pub(super) use bgp::BgpOfVip;
+use holdfast_bgp::types::Prefix;
 use holdfast_node::config::{
     AnnounceConfig, Balancer, BalancerId, Check, CheckId, InterfaceName, LastNode, Leg, Name, Partition, Probe, Route,
-    Rule, VipAddress, VrrpConfig,
+    Rule, VipAddress, VipBgp, VrrpConfig,
 };
-use holdfast_vrrp::{Family, Vrid};
+use holdfast_vrrp::{AdvertInterval, Family, Priority, Vrid};
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
+use std::time::Duration;
 use track::TrackRead;
 
 /// A VIP with the places that the cross checks talk about.
@@ -34,8 +39,18 @@ pub(super) struct VipRead {
     pub(super) stays: Vec<(IpAddr, Place)>,
     pub(super) routes: Vec<(Route, Place)>,
     pub(super) rules: Vec<(Rule, Place)>,
+    /// How it is announced by BGP, if it is.
+    pub(super) bgp: Option<BgpOfVip>,
     /// All of it, if nothing is wrong.
     pub(super) item: Option<VipItem>,
+}
+
+impl VipRead {
+    /// The routes to its addresses, if nothing is wrong with it.
+    pub(super) fn announced(&self) -> Option<impl Iterator<Item = Prefix>> {
+        let item = self.item.as_ref()?;
+        Some(item.addresses.iter().filter_map(|address| address.announced(item.legs.is_empty())))
+    }
 }
 
 /// A virtual router on the wire.
@@ -56,6 +71,7 @@ pub(super) struct RouterRead {
 #[derive(Debug)]
 pub(super) struct VipItem {
     vrrp: VrrpConfig,
+    bgp: Option<VipBgp>,
     legs: Vec<Leg>,
     addresses: Vec<VipAddress>,
     /// Without the derived one.
@@ -84,6 +100,9 @@ pub(super) struct Known<'k> {
     balancers: Names,
     checks: Names,
     check_items: Vec<Option<&'k Check>>,
+    neighbors: Names,
+    /// `[bgp]` is there.
+    bgp: bool,
     /// `[cluster]` is there.
     cluster: bool,
 }
@@ -97,14 +116,14 @@ struct Names {
 }
 
 impl Names {
-    fn of<'n>(names: impl ExactSizeIterator<Item = Option<&'n Name>>, section: &'static str) -> Self {
+    fn of<'n>(names: impl ExactSizeIterator<Item = Option<&'n str>>, section: &'static str) -> Self {
         let len = names.len();
         let mut at = HashMap::new();
         let mut all: Vec<&str> = Vec::new();
         for (n, name) in (0..).zip(names) {
             let Some(name) = name else { continue };
-            at.entry(name.as_str().to_owned()).or_insert(n);
-            all.push(name.as_str());
+            at.entry(name.to_owned()).or_insert(n);
+            all.push(name);
         }
         // A refusal names what there is, but not a thousand of them.
         let more = all.len().saturating_sub(NAMES_SHOWN);
@@ -136,13 +155,19 @@ impl<'k> Known<'k> {
     pub(super) fn new(
         balancers: &[super::sections::Named<Balancer>],
         checks: &'k [super::sections::Named<Check>],
+        neighbors: Option<&[NeighborRead]>,
         cluster: bool,
     ) -> Self {
-        let names = |name: &'k Option<(Name, Place)>| name.as_ref().map(|(name, _)| name);
+        let balancer_names = balancers.iter().map(|b| b.name.as_ref().map(|(name, _)| name.as_str()));
+        let check_names = checks.iter().map(|c| c.name.as_ref().map(|(name, _)| name.as_str()));
+        let all = neighbors.unwrap_or_default();
+        let neighbor_names = all.iter().map(|n| n.name.as_ref().map(|(name, _)| name.as_str()));
         Self {
-            balancers: Names::of(balancers.iter().map(|b| b.name.as_ref().map(|(name, _)| name)), "[[balancer]]"),
-            checks: Names::of(checks.iter().map(|c| names(&c.name)), "[[check]]"),
+            balancers: Names::of(balancer_names, "[[balancer]]"),
+            checks: Names::of(check_names, "[[check]]"),
             check_items: checks.iter().map(|c| c.item.as_ref()).collect(),
+            neighbors: Names::of(neighbor_names, "[[bgp.neighbor]]"),
+            bgp: neighbors.is_some(),
             cluster,
         }
     }
@@ -162,16 +187,28 @@ pub(super) fn vip(table: &Table<'_>, known: &Known<'_>, sink: &mut Sink) -> VipR
     let last_node = table.get("last_node").map_or(Some(LastNode::Keep), |value| {
         word(&value, &[("keep", LastNode::Keep), ("withdraw", LastNode::Withdraw)], sink)
     });
-    let vrrp = vrrp::vrrp(table, sink);
+    let holds = Holds::of(table, sink);
+    let mut vrrp = vrrp::vrrp(table, sink);
+    let bgp = bgp::bgp(table, known, holds.vrrp, sink);
     let gateway = gateway(table, &vrrp, known, sink);
-    let mut addresses = address::addresses(table, vrrp.interface.as_ref(), sink);
-    let legs = legs(&vrrp, &addresses, sink);
+    let lo = holds.anycast().then(lo).flatten();
+    let mut addresses = address::addresses(table, lo.as_ref().or(vrrp.interface.as_ref()), holds.anycast(), sink);
+    let legs = if holds.anycast() {
+        vrrp.config = unheld();
+        Some(legs::Legs { legs: Vec::new(), link_local: None })
+    } else {
+        legs(&vrrp, &addresses, sink)
+    };
     let own_interfaces: Vec<&InterfaceName> =
         vrrp.interface.iter().chain(addresses.read.iter().filter_map(|read| read.interface.as_ref())).collect();
     let tracks = track::tracks(table, known, &own_interfaces, sink);
-    let routes = moved::routes(table, vrrp.interface.as_ref(), sink);
+    let routes = moved::routes(table, vrrp.interface.as_ref(), holds.anycast(), sink);
     let rules = moved::rules(table, sink);
     let announce = moved::announce(table, sink);
+    if let Some(value) = table.get("announce").filter(|_| holds.anycast()) {
+        let what = "has no effect without vrrp: an address that every node has is nobody's on a segment";
+        value.refuse(what, "announce with vrrp", sink);
+    }
 
     let mut routers = Vec::new();
     if let (Some(legs), Some((_, vrid_place)), Some(addresses_place)) = (&legs, &vrrp.vrid, &addresses.place) {
@@ -200,9 +237,11 @@ pub(super) fn vip(table: &Table<'_>, known: &Known<'_>, sink: &mut Sink) -> VipR
         let mut config = vrrp.config?;
         config.gateway = gateway?;
         let mut places = vrrp.places;
-        places.extend(["last_node", "announce"].into_iter().filter_map(|key| Some((key, table.get(key)?.place))));
+        places
+            .extend(["last_node", "announce", "bgp"].into_iter().filter_map(|key| Some((key, table.get(key)?.place))));
         Some(VipItem {
             vrrp: config,
+            bgp: bgp.as_ref().map_or(Some(None), |bgp| bgp.item.clone().map(Some))?,
             legs: legs?.legs,
             addresses: addresses.all?,
             own,
@@ -223,8 +262,44 @@ pub(super) fn vip(table: &Table<'_>, known: &Known<'_>, sink: &mut Sink) -> VipR
         stays,
         routes: routes.unwrap_or_default(),
         rules: rules.unwrap_or_default(),
+        bgp,
         item,
     }
+}
+
+/// By what a VIP is held, as far as it says.
+#[derive(Clone, Copy)]
+struct Holds {
+    vrrp: bool,
+    bgp: bool,
+}
+
+impl Holds {
+    fn of(vip: &Table<'_>, sink: &mut Sink) -> Self {
+        let holds = Self { vrrp: vip.get("vrrp").is_some(), bgp: vip.get("bgp").is_some() };
+        if !holds.vrrp && !holds.bgp {
+            let what = "says not how it is held: it has neither vrrp nor bgp".to_owned();
+            let accepted = format!("vrrp = {}, or bgp = {{}} with a [bgp] section, or both", vrrp::ACCEPTED_VRRP);
+            sink.push(vip.place.span.clone(), &vip.place.path, what, Some(accepted));
+        }
+        holds
+    }
+
+    /// By BGP alone.
+    const fn anycast(self) -> bool {
+        self.bgp && !self.vrrp
+    }
+}
+
+/// Where an address stands that every node has.
+fn lo() -> Option<InterfaceName> {
+    InterfaceName::new("lo")
+}
+
+/// Of a VIP that no virtual router holds: nobody looks at it.
+fn unheld() -> Option<VrrpConfig> {
+    let interval = AdvertInterval::from_duration(Duration::from_secs(1)).ok()?;
+    Some(VrrpConfig::new(Priority::configured(100).ok()?, interval))
 }
 
 fn legs(vrrp: &vrrp::VrrpRead, addresses: &address::Addresses, sink: &mut Sink) -> Option<legs::Legs> {

@@ -22,13 +22,19 @@ const SECOND_MAX: Duration = Duration::from_secs(60);
 const REFRESH_MIN: Duration = Duration::from_secs(1);
 const REFRESH_MAX: Duration = Duration::from_secs(3600);
 
-/// The key `routes`. `vrrp_interface`: where a route without `interface` goes out.
+/// The key `routes`. `vrrp_interface`: where a route without `interface` goes out; `anycast`: there is none.
 pub(super) fn routes(
     vip: &Table<'_>,
     vrrp_interface: Option<&InterfaceName>,
+    anycast: bool,
     sink: &mut Sink,
 ) -> Option<Vec<(Route, Place)>> {
-    entries(vip, "routes", ACCEPTED_ROUTE, sink, |table, sink| route(table, vrrp_interface, sink))
+    entries(vip, "routes", ACCEPTED_ROUTE, sink, |table, sink| {
+        if anycast {
+            table.require("interface", "an interface: without vrrp there is none to take", sink)?;
+        }
+        route(table, vrrp_interface, sink)
+    })
 }
 
 /// The key `rules`.

@@ -53,6 +53,7 @@ fn unit(members: Vec<VipRead>, known: &Known<'_>, sink: &mut Sink) -> Option<Vip
     vip.group = group.is_some();
     vip.members.clear();
     (vip.announce, vip.last_node) = (lead.announce, lead.last_node);
+    vip.bgp.clone_from(&lead.bgp);
     (vip.balancers, vip.checks) = hard;
     vip.tracks = tracks.into_iter().map(|read| read.track).filter(stands_alone).collect();
     for read in members {
@@ -75,6 +76,9 @@ fn stands_alone(track: &Track) -> bool {
 fn agree(items: &[(&VipRead, &VipItem)], sink: &mut Sink) {
     let Some(((first, lead), others)) = items.split_first() else { return };
     for (other, item) in others {
+        if !held_alike((first, lead), (other, item), sink) {
+            continue;
+        }
         for ((key, ours), (_, theirs)) in shared(lead).into_iter().zip(shared(item)) {
             if ours == theirs || key == "rivals" && (ours.is_empty() || theirs.is_empty()) {
                 continue;
@@ -91,6 +95,29 @@ fn agree(items: &[(&VipRead, &VipItem)], sink: &mut Sink) {
             sink.at(place, what);
         }
     }
+}
+
+/// One decision holds and announces all of them. `false`: the rest can't be compared.
+fn held_alike((first, lead): (&VipRead, &VipItem), (other, item): (&VipRead, &VipItem), sink: &mut Sink) -> bool {
+    let by = |item: &VipItem| match (item.legs.is_empty(), &item.bgp) {
+        (true, _) => "by bgp alone",
+        (false, Some(_)) => "by vrrp and bgp",
+        (false, None) => "by vrrp alone",
+    };
+    let (ours, theirs) = (by(item), by(lead));
+    let leader = first.name.as_ref().map_or("the first", |(name, _)| name.as_str());
+    let what = if ours != theirs {
+        format!("is held {ours} here and {theirs} in {leader}: the vips of a group are one unit and have it alike")
+    } else if item.bgp != lead.bgp {
+        format!("bgp is another one here than in {leader}: the vips of a group are one unit and have it alike")
+    } else {
+        return true;
+    };
+    let place = item.places.iter().find(|(key, _)| *key == "bgp").map(|(_, place)| place);
+    if let Some(place) = place.or_else(|| other.group.as_ref().map(|(_, place)| place)) {
+        sink.at(place, what);
+    }
+    ours == theirs
 }
 
 fn shared(item: &VipItem) -> [(&'static str, String); 11] {
@@ -219,6 +246,10 @@ fn weights(items: &[(&VipRead, &VipItem)], tracks: &[TrackRead], sink: &mut Sink
     let mut refuse = |place: &Place, what: String, accepted: &str| {
         sink.push(place.span.clone(), &place.path, what, Some(accepted.to_owned()));
     };
+    if lead.legs.is_empty() {
+        let what = "has no effect without vrrp: there is no priority to lose".to_owned();
+        return refuse(first, what, "no weight: failing is then a failure of the node");
+    }
     if priority == Priority::OWNER {
         let what = "has no effect with priority 255: an owner's priority never changes".to_owned();
         return refuse(first, what, "no weight, or a priority of 1 to 254");

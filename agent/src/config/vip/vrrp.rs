@@ -9,7 +9,7 @@ use holdfast_vrrp::{AdvertInterval, ChecksumMode, Family, Priority, Version, Vri
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-const ACCEPTED_VRRP: &str = "{ interface = \"eth0\", vrid = 10, priority = 254 }";
+pub(super) const ACCEPTED_VRRP: &str = "{ interface = \"eth0\", vrid = 10, priority = 254 }";
 const ACCEPTED_PRIORITY: &str = "1 to 254, highest wins; 255 for the owner of the address";
 /// 100 ms: blind failover in 0.3 s without real-time scheduling being a must.
 const ADVERT_INTERVAL: Duration = Duration::from_millis(100);
@@ -56,11 +56,7 @@ const SHARED: [&str; 9] =
 
 /// The key `vrrp`.
 pub(super) fn vrrp(vip: &Table<'_>, sink: &mut Sink) -> VrrpRead {
-    // `bgp` was already told as not supported; asking for vrrp on top would only hide that.
-    if vip.get("vrrp").is_none() && vip.get("bgp").is_some() {
-        return VrrpRead::default();
-    }
-    let table = vip.require("vrrp", ACCEPTED_VRRP, sink).and_then(|value| value.table(ACCEPTED_VRRP, sink));
+    let table = vip.get("vrrp").and_then(|value| value.table(ACCEPTED_VRRP, sink));
     let Some(table) = table else { return VrrpRead::default() };
     table.known_keys(&schema::VRRP, sink);
     let interface = table.require("interface", InterfaceName::ACCEPTED, sink).and_then(|value| interface(&value, sink));
