@@ -1,5 +1,6 @@
 //! The keeper's own lines on stderr: one per event, never blocking. A reader that doesn't read costs lines, counted.
 
+use holdfast_node::keeper::ipc::describe_diagnostic;
 use holdfast_node::keeper::{Event, KillReason, UndoReason};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt;
@@ -70,6 +71,14 @@ impl fmt::Display for Line<'_> {
             Event::Late { by } => {
                 write!(f, "this process was {} late: the machine or its scheduling stood still", Span(*by))
             }
+            Event::Bfd { neighbor, from, to, diag } => {
+                write!(f, "bfd {neighbor}: {from} to {to}: {}", describe_diagnostic(*diag))
+            }
+            Event::BfdProblem { neighbor, what } => write!(f, "bfd {neighbor}: can't run: {what}"),
+            Event::BgpClosed { neighbor } => {
+                write!(f, "bgp {neighbor}: closed, since no worker resumed the session in half its hold time")
+            }
+            Event::Forsaken => f.write_str("no worker can withdraw what is gone: bfd down, bgp sessions ended"),
             Event::Stopping => f.write_str("stopping"),
         }
     }

@@ -7,6 +7,7 @@
 //! For the worker: [`channel::WorkerEnd`] is its side of the socket pair, which it inherits as the descriptor named by
 //! `--ipc-fd` ([`crate::os::process::take_inherited`]).
 
+mod bfd;
 pub mod channel;
 mod children;
 mod ledger;

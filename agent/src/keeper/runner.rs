@@ -1,6 +1,7 @@
 //! The keeper's loop: waits, tells the machine what happened, does what it says.
 
 use super::KeeperOptions;
+use super::bfd::{Links, Sent};
 use super::channel::Received;
 use super::children::{Balancer, Exec, Worker};
 use super::ledger::LedgerFile;
@@ -8,21 +9,26 @@ use super::log::{Line, Log};
 use super::notify::Manager;
 use super::pulse;
 use super::undo::Undo;
+use crate::os::pollset::PollSet;
 use crate::os::process::{Adopted, has_ended};
 use crate::os::sched;
 use holdfast_node::keeper::ipc::{ExecResult, ToKeeper};
 use holdfast_node::keeper::{Child, Found, Input, Keeper, Notify, Options, Output, Process};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use sd_notify::NotifyState;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 /// Messages of the worker per turn: more of them wait for the next one, timers first.
 const MESSAGES_PER_TURN: usize = 256;
+
+/// Reads of a BGP socket that is about to be closed, 4 KiB each.
+const READS: usize = 64;
 
 /// Everything the keeper holds.
 pub(super) struct Runner {
@@ -34,6 +40,9 @@ pub(super) struct Runner {
     former: Option<Adopted>,
     balancers: BTreeMap<String, Balancer>,
     execs: BTreeMap<u64, Exec>,
+    links: Links,
+    /// Duplicates of the worker's BGP sockets, by neighbour.
+    bgp: BTreeMap<String, OwnedFd>,
     undo: Undo,
     signals: SignalFd,
     ledger: LedgerFile,
@@ -41,6 +50,20 @@ pub(super) struct Runner {
     log: Log,
     limits_reported: bool,
     exit: Option<u8>,
+    waiting: Waiting,
+}
+
+/// What the loop waits for. Built anew whenever anything but BFD has happened: BFD happens dozens of times a second.
+#[derive(Debug, Default)]
+struct Waiting {
+    stale: bool,
+    set: PollSet,
+    /// The first ones of the set are BFD's.
+    bfd: usize,
+    /// What the others are.
+    tags: Vec<Ready>,
+    /// When something but BFD is due.
+    due: Option<Instant>,
 }
 
 /// What became ready.
@@ -75,7 +98,10 @@ impl Runner {
             Found::default()
         });
         let now = Instant::now();
-        let machine = Keeper::new(now, Options { stop_deadline: options.stop_deadline }, found);
+        let mut seed = [0; 8];
+        rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())?;
+        let settings = Options { stop_deadline: options.stop_deadline, seed: u64::from_ne_bytes(seed) };
+        let machine = Keeper::new(now, settings, found);
         Ok(Self {
             options,
             machine,
@@ -84,6 +110,8 @@ impl Runner {
             former: None,
             balancers: BTreeMap::new(),
             execs: BTreeMap::new(),
+            links: Links::default(),
+            bgp: BTreeMap::new(),
             undo: Undo::default(),
             signals,
             ledger,
@@ -91,6 +119,7 @@ impl Runner {
             log,
             limits_reported: false,
             exit: None,
+            waiting: Waiting { stale: true, ..Waiting::default() },
         })
     }
 
@@ -104,7 +133,13 @@ impl Runner {
                 }
                 return status;
             }
-            let ready = self.wait();
+            self.wait();
+            self.turn_bfd();
+            let ready = self.ready();
+            if ready.is_empty() && self.waiting.due.is_none_or(|at| at > Instant::now()) {
+                continue;
+            }
+            self.waiting.stale = true;
             // The worker's words first: what it said before anything below happened counts.
             self.hear_worker(MESSAGES_PER_TURN);
             for one in ready {
@@ -122,6 +157,19 @@ impl Runner {
         }
     }
 
+    /// Packets first, then timers: what lies unread after a stall must not look like silence.
+    fn turn_bfd(&mut self) {
+        let now = Instant::now();
+        let Self { waiting, links, machine, .. } = self;
+        if (0..waiting.bfd).any(|position| waiting.set.is_ready(position)) {
+            links.receive(|datagram| machine.bfd_receive(now, datagram));
+        }
+        if machine.bfd_timeout().is_some_and(|at| at <= now) {
+            machine.bfd_timer(now);
+        }
+        self.settle();
+    }
+
     /// One input, and all that follows from it.
     fn handle(&mut self, input: Input) {
         self.inputs.push_back(input);
@@ -131,21 +179,40 @@ impl Runner {
     fn settle(&mut self) {
         loop {
             while let Some(output) = self.machine.poll_output() {
+                self.waiting.stale |= !matches!(output, Output::SendBfd { .. });
                 self.perform(output);
             }
             let Some(input) = self.inputs.pop_front() else { return };
+            self.waiting.stale = true;
             self.machine.handle(Instant::now(), input);
         }
     }
 
     /// Waits until something is ready or the next timer is due.
-    fn wait(&self) -> Vec<Ready> {
-        let mut tags = vec![Ready::Signals];
-        let mut fds = vec![PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)];
-        let mut add = |tag, fd, flags| {
+    fn wait(&mut self) {
+        if std::mem::take(&mut self.waiting.stale) {
+            self.rebuild();
+        }
+        let next = [self.waiting.due, self.machine.bfd_timeout()].into_iter().flatten().min();
+        // Interrupted: there is another turn. Anything else can't happen with descriptors that are open.
+        let _ = self.waiting.set.wait(next.map(|at| at.saturating_duration_since(Instant::now())));
+    }
+
+    fn rebuild(&mut self) {
+        let Waiting { set, bfd, tags, due, .. } = &mut self.waiting;
+        set.clear();
+        tags.clear();
+        *due = [self.machine.poll_timeout(), self.manager.next()].into_iter().flatten().min();
+        *bfd = 0;
+        for fd in self.links.descriptors() {
+            set.push(fd, PollFlags::IN);
+            *bfd += 1;
+        }
+        let mut add = |tag, fd: BorrowedFd<'_>, flags| {
             tags.push(tag);
-            fds.push(PollFd::from_borrowed_fd(fd, flags));
+            set.push(fd, flags);
         };
+        add(Ready::Signals, self.signals.as_fd(), PollFlags::IN);
         if let Some(worker) = &self.worker {
             if let Some(end) = &worker.end {
                 let out = if worker.has_unsent() { PollFlags::OUT } else { PollFlags::empty() };
@@ -165,13 +232,13 @@ impl Runner {
             }
             add(Ready::ExecProcess(*id), exec.process(), PollFlags::IN);
         }
-        let next = [self.machine.poll_timeout(), self.manager.next()].into_iter().flatten().min();
-        let timeout = next.map(|at| timespec(at.saturating_duration_since(Instant::now())));
-        if poll(&mut fds, timeout.as_ref()).is_err() {
-            // Interrupted: there is another turn. Anything else can't happen with descriptors that are open.
-            return Vec::new();
-        }
-        tags.into_iter().zip(&fds).filter(|(_, fd)| !fd.revents().is_empty()).map(|(tag, _)| tag).collect()
+    }
+
+    /// What became ready, but for BFD. No allocation where nothing did.
+    fn ready(&self) -> Vec<Ready> {
+        let Waiting { set, bfd, tags, .. } = &self.waiting;
+        let ready = tags.iter().enumerate().filter(|(position, _)| set.is_ready(bfd + position));
+        ready.map(|(_, tag)| tag.clone()).collect()
     }
 
     fn take(&mut self, ready: Ready) {
@@ -224,6 +291,11 @@ impl Runner {
                 Received::Message(message, fd) => {
                     match (&message, fd) {
                         (ToKeeper::Owner(record), Some(fd)) => self.undo.keep(record, fd),
+                        (ToKeeper::BgpSession(session), Some(fd)) if session.active => {
+                            self.bgp.insert(session.neighbor.clone(), fd);
+                        }
+                        // A session without its socket: what we may have is that of a former one.
+                        (ToKeeper::BgpSession(session), _) => drop(self.bgp.remove(&session.neighbor)),
                         (ToKeeper::Hello { .. }, Some(fd)) => worker.pulse = Some(fd),
                         _ => {}
                     }
@@ -309,6 +381,27 @@ impl Runner {
                     exec.signal(signal);
                 }
             }
+            Output::OpenBfd { session, spec } => self.inputs.push_back(match self.links.open(session, &spec) {
+                Ok(ifindex) => Input::BfdOpened { session, ifindex },
+                Err(why) => Input::BfdNotOpened { session, why },
+            }),
+            Output::SendBfd { session, bytes } => match self.links.send(session, &bytes) {
+                Sent::AsBefore => {}
+                Sent::Works => self.inputs.push_back(Input::BfdSent { session }),
+                Sent::Fails(why) => self.inputs.push_back(Input::BfdUnsent { session, why }),
+            },
+            Output::CloseBfd { session } => self.links.close(session),
+            Output::DropBgp { neighbor } => {
+                if let Some(socket) = self.bgp.remove(&neighbor) {
+                    empty(&socket);
+                }
+            }
+            Output::FarewellBgp { neighbor, notification } => {
+                let sent = self.bgp.remove(&neighbor).map(|socket| farewell(socket, &notification));
+                if let Some(Err(error)) = sent {
+                    self.log.line(&format_args!("bgp {neighbor}: the farewell may not have arrived: {error}"));
+                }
+            }
             Output::Ledger(ledger) => {
                 if let Err(error) = self.ledger.store(&ledger) {
                     self.log.line(&format_args!("can't write the ledger: {error}"));
@@ -360,6 +453,26 @@ impl Runner {
     }
 }
 
-fn timespec(span: Duration) -> Timespec {
-    Timespec { tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(span.subsec_nanos()) }
+/// Says it and ends the connection, whoever else may have the socket. The dead worker may have left half a message in
+/// it: then the neighbour ends the session for what it can't read, which is as good.
+fn farewell(socket: OwnedFd, notification: &[u8]) -> io::Result<()> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let sent = rustix::net::send(&socket, notification, flags);
+    rustix::net::shutdown(&socket, Shutdown::Write)?;
+    empty(&socket);
+    match sent? {
+        length if length == notification.len() => Ok(()),
+        _ => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+    }
+}
+
+/// Throws away what the neighbour has said to a dead worker: a socket that is closed with something unread resets the
+/// connection, which may overtake what was said last.
+fn empty(socket: &OwnedFd) {
+    let mut buffer = [0; 4_096];
+    for _ in 0..READS {
+        if !matches!(rustix::net::recv(socket, &mut buffer, RecvFlags::DONTWAIT), Ok((1.., _))) {
+            return;
+        }
+    }
 }

@@ -5,6 +5,7 @@
 pub mod addr;
 pub mod announce;
 pub mod asyncfd;
+pub mod bfd;
 pub mod caps;
 pub mod diag;
 pub mod fdpass;
@@ -17,6 +18,7 @@ mod netlink;
 pub mod nft;
 mod packet;
 pub mod pidfd;
+pub mod pollset;
 pub mod probe;
 pub mod process;
 pub mod ra;

@@ -12,6 +12,7 @@ mod filter;
 mod membership;
 mod message;
 
+pub(super) use message::data as control_data;
 pub use message::{Batch, Heard, Outgoing, Packet, RECEIVE_BATCH, send_many, send_to};
 
 pub use holdfast_vrrp::Family;

@@ -5,7 +5,7 @@ use crate::mutants;
 use crate::rng::Rng;
 use crate::session::{Event, Session};
 use crate::timers::Timers;
-use crate::wire::{Control, DecodeError, TTL};
+use crate::wire::{Control, DecodeError, State, TTL};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
@@ -193,7 +193,9 @@ impl Table {
                 (id, entry)
             }
             None => {
-                let theirs = self.entries.iter_mut().find(|(_, entry)| entry.peer.takes(datagram));
+                // One that takes its leave may have been replaced already.
+                let waits = |entry: &Entry| entry.session.state() != State::AdminDown && entry.peer.takes(datagram);
+                let theirs = self.entries.iter_mut().find(|(_, entry)| waits(entry));
                 theirs.map(|(id, entry)| (*id, entry)).ok_or(Refusal::NoSession)?
             }
         };

@@ -19,11 +19,14 @@
 
 mod backoff;
 mod balancers;
+mod bfd;
+mod bgp_sockets;
 mod execs;
 pub mod ipc;
 pub mod mutants;
 #[cfg(test)]
 mod properties;
+mod routers;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -36,7 +39,9 @@ pub use types::{
 use backoff::Backoff;
 use balancers::Balancers;
 use execs::Execs;
+use holdfast_bfd::Datagram;
 use ipc::{ToKeeper, ToWorker};
+use routers::Routers;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use vips::Vips;
@@ -78,6 +83,7 @@ pub struct Keeper {
     vips: Vips,
     balancers: Balancers,
     execs: Execs,
+    routers: Routers,
     backoff: Backoff,
     /// Workers that ended unasked, and how the last one did.
     crashed: u32,
@@ -171,6 +177,7 @@ impl Keeper {
             vips: Vips::default(),
             balancers,
             execs: Execs::default(),
+            routers: Routers::new(options.seed),
             backoff,
             crashed: 0,
             former_end: String::new(),
@@ -222,10 +229,34 @@ impl Keeper {
             Input::BalancerExited { name, what } => self.balancer_ended(now, &name, what),
             Input::ExecExited { id, result, output } => self.execs.exited(id, result, output, &mut self.out),
             Input::Removed { undo, result } => self.vips.removed(now, undo, result, &mut self.out),
+            Input::BfdOpened { session, ifindex } => self.routers.bfd.opened(session, ifindex),
+            Input::BfdNotOpened { session, why } => self.routers.bfd.failed(now, session, why, false, &mut self.out),
+            Input::BfdUnsent { session, why } => self.routers.bfd.failed(now, session, why, true, &mut self.out),
+            Input::BfdSent { session } => self.routers.bfd.sends(now, session, &mut self.out),
             Input::Terminate => self.terminate(now),
             Input::Reload => self.tell(ToWorker::Reload),
         }
         self.turn(now);
+    }
+
+    /// A datagram has come to one of BFD's ports. Apart from [`Self::handle`], and [`Self::bfd_timer`] with it: this
+    /// happens dozens of times a second and concerns nothing else. Hand in all that has come before the timers.
+    pub fn bfd_receive(&mut self, now: Instant, datagram: &Datagram<'_>) {
+        self.routers.bfd.receive(now, datagram, &mut self.out);
+    }
+
+    /// [`Self::bfd_timeout`] has passed.
+    pub fn bfd_timer(&mut self, now: Instant) {
+        self.routers.bfd.timer(now, &mut self.out);
+        // The last farewell may have been what we waited for.
+        if self.stopping.is_some() {
+            self.progress_stop(now);
+        }
+    }
+
+    /// When to call [`Self::bfd_timer`] at the latest; `None`: nothing armed.
+    pub fn bfd_timeout(&self) -> Option<Instant> {
+        self.routers.bfd.session_timeout().filter(|_| !self.exited)
     }
 
     /// The next thing to do, in order.
@@ -255,12 +286,14 @@ impl Keeper {
             Worker::Spawning | Worker::Gone => None,
         };
         let stopping = self.stopping.as_ref().and_then(|stopping| match self.worker {
-            Worker::Gone => stopping.finish_until,
+            Worker::Gone => stopping.finish_until.min(self.routers.bfd.seen_at().or(stopping.finish_until)),
             Worker::Running(_) => Some(stopping.worker_until),
             _ => None,
         });
+        let routers = [self.routers.bfd.poll_timeout(), self.routers.sockets.poll_timeout()];
         let rest = [self.vips.poll_timeout(), self.balancers.poll_timeout(), self.execs.poll_timeout()];
-        rest.into_iter().chain([worker, stopping, self.unclaimed_at]).flatten().min()
+        let rest = rest.into_iter().chain(routers);
+        rest.chain([worker, stopping, self.unclaimed_at]).flatten().min()
     }
 
     /// When the worker's silence becomes a reason to kill it.
@@ -303,10 +336,12 @@ impl Keeper {
     /// Everything that is due by now.
     fn turn(&mut self, now: Instant) {
         self.supervise(now);
-        for (vip, role_epoch) in self.vips.lapse(now, &mut self.out) {
+        for (vip, role_epoch) in self.vips.lapse(now, &mut self.routers, &mut self.out) {
             self.tell(ToWorker::Lapsed { vip, role_epoch });
         }
         self.vips.retry(now, &mut self.out);
+        self.routers.sockets.timer(now, &mut self.out);
+        self.routers.bfd.retry(now, &mut self.out);
         self.balancers.timer(now, &mut self.out);
         self.execs.timer(now, &mut self.out);
         if self.unclaimed_at.is_some_and(|at| at <= now) {
@@ -342,7 +377,7 @@ impl Keeper {
                     Running { beat_at, .. } => {
                         let silent = now.saturating_duration_since(*beat_at);
                         self.kill(now, KillReason::Hung(silent));
-                        self.vips.undo_all(UndoReason::Hung, &mut self.out);
+                        self.vips.undo_hung(now, &mut self.routers, &mut self.out);
                     }
                 }
             }
@@ -401,8 +436,12 @@ impl Keeper {
             }
             (_, ToKeeper::Beat) => {}
             (_, ToKeeper::Owner(record)) => self.vips.replace(record, &mut self.out),
-            (_, ToKeeper::Bfd(_) | ToKeeper::BgpSession(_)) => {}
-            (running, ToKeeper::Stopped) => running.done = Some(now),
+            (_, ToKeeper::Bfd(specs)) => self.routers.bfd.want(now, specs, &mut self.out),
+            (_, ToKeeper::BgpSession(session)) => self.routers.sockets.set(session, &mut self.out),
+            (running, ToKeeper::Stopped) => {
+                running.done = Some(now);
+                self.routers.sockets.clear(&mut self.out);
+            }
             (_, ToKeeper::StopBalancer { name }) => self.balancers.stop(now, &name, &mut self.out),
             (_, ToKeeper::StartBalancer { name, argv, soft_stop }) => {
                 if self.stopping.is_none() {
@@ -416,10 +455,11 @@ impl Keeper {
     }
 
     fn boot(&mut self, now: Instant) {
+        self.routers.attended = true;
         let resume = self.vips.held();
         let pseudo_header = self.vips.held_pseudo_header();
         let former_end = self.former_end.clone();
-        let (crashed_before, bgp_restarting) = (self.crashed, false);
+        let (crashed_before, bgp_restarting) = (self.crashed, self.routers.sockets.resume(now, &mut self.out));
         self.tell(ToWorker::Boot { resume, pseudo_header, crashed_before, former_end, bgp_restarting });
         if !std::mem::replace(&mut self.ready, true) {
             self.out.push(Output::Notify(Notify::Ready));
@@ -440,6 +480,7 @@ impl Keeper {
         let Worker::Running(Running { process, since, .. }) = self.worker else { return };
         self.worker = Worker::Dying { process, since, killed_at: now, why };
         self.vips.dying = true;
+        self.routers.attended = false;
         self.out.push(Output::KillWorker);
         self.out.event(Event::WorkerKilled { why });
     }
@@ -457,18 +498,23 @@ impl Keeper {
     fn worker_stuck(&mut self, now: Instant) {
         let Worker::Running(_) = self.worker else { return };
         self.kill(now, KillReason::Stuck);
-        self.vips.undo_all(UndoReason::Hung, &mut self.out);
+        self.vips.undo_hung(now, &mut self.routers, &mut self.out);
     }
 
     fn hold(&mut self, now: Instant) {
-        self.vips.hold(now, self.resume_limit, |name| self.balancers.runs(name), &mut self.out);
+        self.routers.attended = false;
+        // First: what can't be held must find the sockets of a dead worker.
+        self.routers.sockets.hold(now);
+        let runs = |name: &str| self.balancers.runs(name);
+        self.vips.hold(now, self.resume_limit, runs, &mut self.routers, &mut self.out);
     }
 
     fn worker_exited(&mut self, now: Instant, what: String) {
+        self.routers.attended = false;
         let (since, what) = match &self.worker {
             Worker::Running(Running { since, done: Some(_), .. }) => {
                 let since = *since;
-                self.vips.undo_all(UndoReason::Left, &mut self.out);
+                self.vips.undo_all(now, UndoReason::Left, &mut self.routers, &mut self.out);
                 (since, format!("left by itself, {what}"))
             }
             Worker::Running(Running { since, .. }) => {
@@ -501,7 +547,7 @@ impl Keeper {
 
     fn balancer_ended(&mut self, now: Instant, name: &str, what: String) {
         if self.balancers.ended(now, name, what, &mut self.out) {
-            self.vips.balancer_ended(name, &mut self.out);
+            self.vips.balancer_ended(now, name, &mut self.routers, &mut self.out);
         }
     }
 
@@ -538,10 +584,14 @@ impl Keeper {
         let Worker::Gone = self.worker else { return };
         let Some(Stopping { finish_until, .. }) = &mut self.stopping else { return };
         let finish_until = *finish_until.get_or_insert(now + FINISH_LIMIT);
-        self.vips.undo_all(UndoReason::Stopping, &mut self.out);
+        self.routers.sockets.hold(now);
+        self.vips.undo_all(now, UndoReason::Stopping, &mut self.routers, &mut self.out);
+        self.routers.sockets.clear(&mut self.out);
+        self.routers.bfd.leave_all(now, &mut self.out);
         self.balancers.stop_all(now, &mut self.out);
         self.execs.stop_all(now, &mut self.out);
-        let clean = self.vips.is_clean() && self.balancers.is_empty() && self.execs.is_empty();
+        let clean =
+            self.vips.is_clean() && self.balancers.is_empty() && self.execs.is_empty() && self.routers.bfd.is_empty();
         if clean || finish_until <= now {
             self.sync_ledger();
             self.out.push(Output::Exit(u8::from(!clean)));

@@ -6,4 +6,4 @@ pub use crate::mutants::with_off;
 pub use crate::mutants::off;
 
 /// The names of the keeper's guards.
-pub const NAMES: [&str; 3] = ["keeper-grace", "keeper-hang", "adopt"];
+pub const NAMES: [&str; 6] = ["keeper-grace", "keeper-hang", "adopt", "bfd-forsake", "bgp-farewell", "bgp-half-hold"];

@@ -1,6 +1,7 @@
 //! What goes into the [`Keeper`](super::Keeper) and what comes out of it.
 
-use super::ipc::{ExecResult, Resign, ToKeeper, ToWorker, Undo};
+use super::ipc::{BfdSpec, BfdState, ExecResult, Resign, ToKeeper, ToWorker, Undo};
+use holdfast_bfd::Discriminator;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
@@ -49,6 +50,8 @@ pub struct Found {
 pub struct Options {
     /// How long the worker may take to leave in order when the keeper is told to stop.
     pub stop_deadline: Duration,
+    /// For BFD's jitter and discriminators: another one at each start.
+    pub seed: u64,
 }
 
 /// Something happened. Read what is waiting on the worker's socket before handing in [`Input::Timer`]: beats that
@@ -119,6 +122,32 @@ pub enum Input {
         /// `Err`: it may still be there; why, in words.
         result: Result<(), String>,
     },
+    /// Answer to [`Output::OpenBfd`].
+    BfdOpened {
+        /// Which session.
+        session: Discriminator,
+        /// The interface it is bound to now.
+        ifindex: Option<u32>,
+    },
+    /// The other answer to [`Output::OpenBfd`]: it is asked for again in a while.
+    BfdNotOpened {
+        /// Which session.
+        session: Discriminator,
+        /// In words.
+        why: String,
+    },
+    /// A packet could not be sent. To be handed in once, until packets are sent again.
+    BfdUnsent {
+        /// Which session.
+        session: Discriminator,
+        /// In words.
+        why: String,
+    },
+    /// A packet was sent, the first one of this socket or after [`Input::BfdUnsent`].
+    BfdSent {
+        /// Which session.
+        session: Discriminator,
+    },
     /// SIGTERM or SIGINT.
     Terminate,
     /// SIGHUP.
@@ -182,6 +211,38 @@ pub enum Output {
         id: u64,
         /// The signal's number.
         signal: i32,
+    },
+    /// Open what this session sends by (in place of what it had), and hear what comes to its port; answer with
+    /// `BfdOpened` or `BfdNotOpened`.
+    OpenBfd {
+        /// Which session.
+        session: Discriminator,
+        /// From where to where.
+        spec: Box<BfdSpec>,
+    },
+    /// Send this packet, now.
+    SendBfd {
+        /// Which session.
+        session: Discriminator,
+        /// The payload.
+        bytes: [u8; holdfast_bfd::wire::LEN],
+    },
+    /// The session is over.
+    CloseBfd {
+        /// Which session.
+        session: Discriminator,
+    },
+    /// Close our duplicate of a BGP session's socket, if there is one; say nothing.
+    DropBgp {
+        /// The neighbour.
+        neighbor: String,
+    },
+    /// Send this through it first, and make sure that the session ends.
+    FarewellBgp {
+        /// The neighbour.
+        neighbor: String,
+        /// A whole NOTIFICATION.
+        notification: Vec<u8>,
     },
     /// Store this.
     Ledger(Ledger),
@@ -307,6 +368,32 @@ pub enum Event {
         /// How late.
         by: Duration,
     },
+    /// A BFD session changed its state.
+    Bfd {
+        /// The neighbour.
+        neighbor: String,
+        /// The former state.
+        from: BfdState,
+        /// This one.
+        to: BfdState,
+        /// Why: see [`super::ipc::describe_diagnostic`].
+        diag: u8,
+    },
+    /// A BFD session can't run; it is tried again.
+    BfdProblem {
+        /// The neighbour.
+        neighbor: String,
+        /// In words.
+        what: String,
+    },
+    /// A dead worker's BGP session was closed: half its hold time is over and nobody has resumed it.
+    BgpClosed {
+        /// The neighbour.
+        neighbor: String,
+    },
+    /// Something that was announced is gone and no worker could withdraw it: BFD is Down to all neighbours, and their
+    /// sessions that stood were ended.
+    Forsaken,
     /// The keeper was told to stop.
     Stopping,
 }

@@ -4,6 +4,7 @@
 use super::Out;
 use super::ipc::{Undo, VipRecord};
 use super::mutants;
+use super::routers::Routers;
 use super::types::{Event, Output, UndoReason};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 const VIPS_MAX: usize = 4_096;
 /// No VIP waits longer than this for a new worker.
 const GRACE_MAX: Duration = Duration::from_millis(200);
+/// Nor an announced one, whatever the worker said: what nobody refreshes is gone by then.
+const BGP_GRACE_MAX: Duration = Duration::from_secs(3_600);
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
@@ -20,6 +23,20 @@ struct Entry {
     record: VipRecord,
     /// `Some`: its worker is dead; a new one may resume it until then.
     held_until: Option<Instant>,
+}
+
+impl Entry {
+    /// Announced only: nobody but routers waits for it.
+    fn is_anycast(&self) -> bool {
+        self.record.bgp.is_some() && self.record.resign.is_empty()
+    }
+
+    fn grace(&self, limit: Duration) -> Duration {
+        match self.record.bgp {
+            Some(bgp) if self.is_anycast() => bgp.grace.min(BGP_GRACE_MAX),
+            _ => self.record.interval.saturating_mul(2).min(GRACE_MAX).min(limit),
+        }
+    }
 }
 
 /// A removal that has not been confirmed.
@@ -75,7 +92,14 @@ impl Vips {
 
     /// The worker is dead: Active VIPs wait for a new one, the others are undone. A VIP without a running balancer
     /// doesn't wait.
-    pub(super) fn hold(&mut self, now: Instant, limit: Duration, runs: impl Fn(&str) -> bool, out: &mut Out) {
+    pub(super) fn hold(
+        &mut self,
+        now: Instant,
+        limit: Duration,
+        runs: impl Fn(&str) -> bool,
+        routers: &mut Routers,
+        out: &mut Out,
+    ) {
         let mut gone = Vec::new();
         for (name, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.held_until.is_none()) {
             if !entry.record.active {
@@ -83,37 +107,44 @@ impl Vips {
             } else if entry.record.balancers.iter().any(|balancer| !runs(balancer)) {
                 gone.push((name.clone(), UndoReason::Balancer));
             } else {
-                let grace = entry.record.interval.saturating_mul(2).min(GRACE_MAX).min(limit);
-                entry.held_until = Some(now + grace);
+                entry.held_until = Some(now + entry.grace(limit));
             }
         }
-        self.undo(gone, out);
+        self.undo(now, gone, routers, out);
     }
 
     /// Undoes what no worker has resumed in time. Returns (VIP, role epoch) of each.
-    pub(super) fn lapse(&mut self, now: Instant, out: &mut Out) -> Vec<(String, u64)> {
+    pub(super) fn lapse(&mut self, now: Instant, routers: &mut Routers, out: &mut Out) -> Vec<(String, u64)> {
         if mutants::off("keeper-grace") {
             return Vec::new();
         }
         let late = |entry: &Entry| entry.held_until.is_some_and(|until| until <= now);
         let lapsed: Vec<(String, u64)> =
             self.entries.iter().filter(|(_, e)| late(e)).map(|(n, e)| (n.clone(), e.record.role_epoch)).collect();
-        self.undo(lapsed.iter().map(|(name, _)| (name.clone(), UndoReason::Lapsed)).collect(), out);
+        let names = lapsed.iter().map(|(name, _)| (name.clone(), UndoReason::Lapsed)).collect();
+        self.undo(now, names, routers, out);
         lapsed
     }
 
     /// Undoes everything.
-    pub(super) fn undo_all(&mut self, why: UndoReason, out: &mut Out) {
+    pub(super) fn undo_all(&mut self, now: Instant, why: UndoReason, routers: &mut Routers, out: &mut Out) {
         let all = self.entries.keys().map(|name| (name.clone(), why)).collect();
-        self.undo(all, out);
+        self.undo(now, all, routers, out);
+    }
+
+    /// The worker hangs. VRRP's peers must not wait; routes stay where they are, as after a crash.
+    pub(super) fn undo_hung(&mut self, now: Instant, routers: &mut Routers, out: &mut Out) {
+        let hung = self.entries.iter().filter(|(_, entry)| !entry.is_anycast());
+        let hung = hung.map(|(name, _)| (name.clone(), UndoReason::Hung)).collect();
+        self.undo(now, hung, routers, out);
     }
 
     /// Undoes the VIPs that wait for a worker and whose balancer just ended.
-    pub(super) fn balancer_ended(&mut self, balancer: &str, out: &mut Out) {
+    pub(super) fn balancer_ended(&mut self, now: Instant, balancer: &str, routers: &mut Routers, out: &mut Out) {
         let theirs = |entry: &Entry| entry.held_until.is_some() && entry.record.balancers.iter().any(|b| b == balancer);
         let gone = self.entries.iter().filter(|(_, e)| theirs(e)).map(|(n, _)| (n.clone(), UndoReason::Balancer));
         let gone = gone.collect();
-        self.undo(gone, out);
+        self.undo(now, gone, routers, out);
     }
 
     /// A killed worker's last words: what it meant to add must not stay.
@@ -132,12 +163,15 @@ impl Vips {
         }
     }
 
-    /// All adverts first, then the rest: peers count from the advert.
-    fn undo(&mut self, names: Vec<(String, UndoReason)>, out: &mut Out) {
+    /// All adverts first, since peers count from the advert; then what routers must know; then the rest.
+    fn undo(&mut self, now: Instant, names: Vec<(String, UndoReason)>, routers: &mut Routers, out: &mut Out) {
         let gone: Vec<_> =
             names.into_iter().filter_map(|(name, why)| Some((self.entries.remove(&name)?.record, why))).collect();
         for (record, _) in gone.iter().filter(|(record, _)| record.active) {
             out.extend(record.resign.iter().cloned().map(Output::SendResign));
+        }
+        if gone.iter().any(|(record, _)| record.active && record.bgp.is_some()) {
+            routers.forsake(now, out);
         }
         for (record, why) in gone {
             for undo in &record.undo {

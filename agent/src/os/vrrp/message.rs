@@ -187,7 +187,7 @@ impl Meta {
 ///
 /// # Safety
 /// `control` must point to a control header whose length lies inside its buffer; any bytes must be a valid `T`.
-unsafe fn data<T>(control: *const libc::cmsghdr) -> Option<T> {
+pub(in crate::os) unsafe fn data<T>(control: *const libc::cmsghdr) -> Option<T> {
     let size = u32::try_from(size_of::<T>()).ok()?;
     // SAFETY: `control` is valid; the value is read only if the message is long enough, and without alignment.
     unsafe {

@@ -77,7 +77,7 @@ impl Session {
 
     /// A change may be told to a neighbour that wants no periodic packets, but not to one that we wait for.
     fn may_speak(&self) -> bool {
-        !self.left && !(self.passive && self.remote.discriminator == 0)
+        !(self.left || self.passive && self.remote.discriminator == 0)
     }
 
     fn send(&mut self, now: Instant) {

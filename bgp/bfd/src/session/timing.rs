@@ -120,8 +120,9 @@ impl Session {
         self.timing.rx_in_use.max(self.remote.min_tx).saturating_mul(u32::from(self.remote.multiplier))
     }
 
-    /// The neighbour's own.
-    pub(super) fn remote_detection_time(&self) -> Duration {
+    /// The neighbour's own: when it loses us.
+    #[must_use]
+    pub fn remote_detection_time(&self) -> Duration {
         self.timing.desired_tx.max(self.remote.min_rx).saturating_mul(u32::from(self.timing.multiplier()))
     }
 

@@ -118,6 +118,20 @@ fn discriminators_are_unique_never_zero_and_others_at_each_start() {
 }
 
 #[test]
+fn a_session_that_takes_its_leave_is_not_in_the_way_of_the_one_that_replaces_it() {
+    let (mut table, now) = (Table::new(1), now());
+    for seed_of_order in 0..8 {
+        let old = table.add(now, Peer::single_hop(R1, None), timers());
+        let _ = table.receive(now, &datagram(&packet(State::Down, 0), R1));
+        table.with(old, |session| session.admin_down(now));
+        let new = table.add(now, Peer::single_hop(R1, None), timers());
+        assert_eq!(table.receive(now, &datagram(&packet(State::Down, 0), R1)), Ok(new), "{seed_of_order}");
+        table.remove(old);
+        table.remove(new);
+    }
+}
+
+#[test]
 fn what_is_no_packet_is_counted_as_such() {
     let (mut table, now) = (Table::new(1), now());
     assert!(matches!(table.receive(now, &datagram(&[1, 2, 3], R1)), Err(Refusal::Packet(_))));

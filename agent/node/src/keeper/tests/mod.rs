@@ -5,6 +5,7 @@ use super::*;
 
 mod balancers;
 mod execs;
+mod routers;
 mod stop;
 mod workers;
 
@@ -33,7 +34,7 @@ impl Bench {
     fn with(found: Found) -> Self {
         #[allow(clippy::disallowed_methods, reason = "a test has to begin somewhere")]
         let now = Instant::now();
-        let keeper = Keeper::new(now, Options { stop_deadline: ms(2_000) }, found);
+        let keeper = Keeper::new(now, Options { stop_deadline: ms(2_000), seed: 1 }, found);
         let mut bench =
             Self { keeper, start: now, now, pid: 100, log: Vec::new(), answers: true, broken_netlink: false };
         bench.drain();
@@ -73,6 +74,7 @@ impl Bench {
                     let result = if self.broken_netlink { Err("netlink is broken".to_owned()) } else { Ok(()) };
                     Some(Input::Removed { undo, result })
                 }
+                Output::OpenBfd { session, .. } if self.answers => Some(Input::BfdOpened { session, ifindex: Some(2) }),
                 _ => None,
             };
             if let Some(answer) = answer {
@@ -86,10 +88,17 @@ impl Bench {
     fn run(&mut self, span: Duration) {
         let until = self.now + span;
         for _ in 0..100_000 {
-            match self.keeper.poll_timeout() {
+            let due = [self.keeper.poll_timeout(), self.keeper.bfd_timeout()].into_iter().flatten().min();
+            match due {
                 Some(due) if due <= until => {
                     self.now = self.now.max(due);
-                    self.input(Input::Timer);
+                    if self.keeper.bfd_timeout() == Some(due) {
+                        self.keeper.bfd_timer(self.now);
+                        self.drain();
+                    }
+                    if self.keeper.poll_timeout() == Some(due) {
+                        self.input(Input::Timer);
+                    }
                 }
                 _ => {
                     self.now = until;
@@ -189,10 +198,16 @@ fn start_balancer(argv: &[&str], soft_stop: Option<i32>) -> ToKeeper {
 #[cfg(feature = "mutants")]
 #[test]
 fn every_guard_is_missed_by_its_test() {
-    let cases: [(&'static str, fn()); 3] = [
+    let cases: [(&'static str, fn()); 6] = [
         ("keeper-grace", workers::what_no_worker_resumes_is_resigned_and_removed_at_the_end_of_the_grace),
         ("keeper-hang", workers::a_hung_worker_loses_its_vips_and_its_life_at_once_and_the_next_one_starts_as_backup),
         ("adopt", balancers::adoption),
+        ("bfd-forsake", routers::a_balancer_that_dies_while_no_worker_lives_is_told_to_routers_before_the_address_goes),
+        (
+            "bgp-farewell",
+            routers::a_balancer_that_dies_while_no_worker_lives_is_told_to_routers_before_the_address_goes,
+        ),
+        ("bgp-half-hold", routers::a_dead_workers_sessions_are_closed_at_half_the_hold_time_and_no_word_is_said),
     ];
     assert_eq!(cases.map(|(name, _)| name), mutants::NAMES);
     for (name, test) in cases {
