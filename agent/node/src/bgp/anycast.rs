@@ -103,14 +103,20 @@ impl Judge<'_> {
             reasons.extend(best.map(Reason::PeerCanServe));
             return false;
         }
-        let held = self.held();
+        let (held, last_resort) = (self.held(), self.view().last_resort);
+        // While no router is there everybody says that it can't serve, and for a while after.
+        let up_since = self.view().bgp.up_since.filter(|_| any_up(self.vip, self.world));
+        let told = up_since.is_some_and(|since| held || since + NEIGHBOR_GRACE <= self.now);
+        if !(told || held && last_resort) {
+            return false;
+        }
         // Two that fail in the same moment both believe that the other one serves, and both come back. One that was
         // never well doesn't come beside somebody who stays.
         if !held && (own != Fitness::Unfit || self.world.announcing_peers(self.id, self.now) >= enough) {
             return false;
         }
         // What was known when it began still counts: a channel that falls silent makes nobody better.
-        if held && self.view().last_resort || self.world.heard_peers_known(self.now) {
+        if held && last_resort || self.world.heard_peers_known(self.now) {
             reasons.push(Reason::NobodyBetter);
             return true;
         }

@@ -86,7 +86,8 @@ pub(crate) fn turning_points(vip: &Vip, view: &UnitView, world: &World) -> impl 
     let settled = bgp.and_then(|bgp| view.up_since.map(|since| since + bgp.settle));
     let delayed = bgp.map(|bgp| world.started + bgp.announce_delay);
     let grace = bgp.map(|_| world.started + NEIGHBOR_GRACE);
-    [view.shutdown_until, view.stays_until, view.settled_until, view.penalty.until(), settled, delayed, grace]
+    let heard = view.up_since.map(|since| since + NEIGHBOR_GRACE);
+    [view.shutdown_until, view.stays_until, heard, view.settled_until, view.penalty.until(), settled, delayed, grace]
         .into_iter()
         .flatten()
 }

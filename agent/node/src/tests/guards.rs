@@ -2,7 +2,7 @@
 //! scenario must fail.
 
 use super::lab::*;
-use crate::config::Partition;
+use crate::config::{Damping, Partition};
 use crate::drain::{LAST_NODE, PEER_UNKNOWN};
 use crate::io::Answer;
 use crate::journal::Kind;
@@ -126,6 +126,65 @@ pub(crate) fn waiting_equals_differ() -> Verdict {
     expect("no two that wait have the same priority", (priority(1), priority(2)) == (100, 99))
 }
 
+pub(crate) fn the_route_waits_for_its_address() -> Verdict {
+    let mut lab = Lab::new(&[100], false).with_routers(1);
+    anycast(&mut lab.hosts[0].config, 1);
+    lab.hosts[0].add_errno = Some(1);
+    lab.start(0);
+    lab.run(ms(3_000));
+    expect("nothing is announced", lab.routers[0].ways(VIP).is_empty())?;
+    lab.hosts[0].add_errno = None;
+    lab.run(ms(6_000));
+    expect("once it is there, it is", lab.routers[0].ways(VIP) == [0])
+}
+
+pub(crate) fn an_announcement_is_delayed() -> Verdict {
+    let mut lab = Lab::new(&[100], false).with_routers(1);
+    anycast(&mut lab.hosts[0].config, 1);
+    lab.hosts[0].config.vips[0].bgp.as_mut().expect("announced").announce_delay = ms(5_000);
+    lab.start(0);
+    lab.run(ms(4_990));
+    expect("nothing is announced yet", lab.routers[0].ways(VIP).is_empty())
+}
+
+pub(crate) fn a_flapping_unit_is_damped() -> Verdict {
+    let damping = Damping { half_life: ms(15_000), suppress: 2_500, reuse: 1_500, max: ms(60_000) };
+    let mut lab = Lab::announcing_with(2, 1, true, |config| {
+        config.vips[0].bgp.as_mut().expect("announced").damping = Some(damping.clone());
+    });
+    for _ in 0..3 {
+        lab.kill_balancer(0);
+        lab.run(ms(100));
+        lab.revive_balancer(0);
+        lab.run(ms(900));
+    }
+    expect("the third time it stays away", lab.routers[0].ways(VIP) == [1])?;
+    expect("and says so", lab.has(0, |k| matches!(k, Kind::RouteDamped { .. })))?;
+    // Where it is the only one that can serve, that counts more.
+    lab.kill_balancer(1);
+    lab.run(ms(1_000));
+    expect("the last one is never held back", lab.routers[0].ways(VIP).contains(&0))?;
+    lab.revive_balancer(1);
+    lab.run(ms(40_000));
+    expect("it comes back by itself", lab.routers[0].ways(VIP) == [0, 1])
+}
+
+pub(crate) fn an_owner_without_routers_is_preempted() -> Verdict {
+    let mut lab = Lab::new(&[254, 253], true).with_routers(1);
+    lab.hosts.iter_mut().for_each(|host| speaks(&mut host.config, 1));
+    (0..2).for_each(|i| lab.start(i));
+    lab.run(ms(15_000));
+    expect("the better one owns and announces it", lab.owners() == [0] && lab.routers[0].ways(VIP) == [0])?;
+    lab.hosts[0].config.bgp.as_mut().expect("announced").neighbors[0].passive = true;
+    lab.crash(0);
+    lab.run(ms(3_000));
+    expect("the other one takes over", lab.owners() == [1] && lab.routers[0].ways(VIP).contains(&1))?;
+    // It can't speak to the router any more.
+    lab.start(0);
+    lab.run(ms(20_000));
+    expect("who has no router doesn't preempt", lab.owners() == [1])
+}
+
 #[test]
 fn a_peer_can_only_touch_vips_that_it_runs_too() {
     only_shared_vips_are_touched().expect("the guard is on");
@@ -149,7 +208,7 @@ fn an_owner_probes_before_it_yields() {
 #[cfg(feature = "mutants")]
 #[test]
 fn each_scenario_fails_without_its_guard() {
-    let scenarios: [(&str, Scenario); 10] = [
+    let scenarios: [(&str, Scenario); 14] = [
         ("interlock-last-node", last_node_refuses),
         ("fresh-claim-only", stale_word_refuses),
         ("shared-vips-only", only_shared_vips_are_touched),
@@ -160,6 +219,10 @@ fn each_scenario_fails_without_its_guard() {
         ("startup-delay", a_new_agent_holds_off),
         ("partition", a_cut_off_node_owns_nothing),
         ("unique-priorities", waiting_equals_differ),
+        ("announce-delay", an_announcement_is_delayed),
+        ("damping", a_flapping_unit_is_damped),
+        ("bgp-settle", an_owner_without_routers_is_preempted),
+        ("address-before-route", the_route_waits_for_its_address),
     ];
     assert_eq!(scenarios.map(|(guard, _)| guard), crate::mutants::NAMES);
     for (guard, scenario) in scenarios {

@@ -1,11 +1,12 @@
 //! A small laboratory: nodes on a virtual segment and channel network, with a virtual clock and a fake kernel.
 
 mod obey;
+mod routers;
 
 use crate::Node;
 use crate::config::{
-    Balancer, BalancerId, BalancerKind, Check, CheckId, Cluster, Config, InterfaceName, Leg, Name, Peer, Probe,
-    ProcessSource, Vip, VipAddress, VipId, VrrpConfig,
+    Balancer, BalancerId, BalancerKind, Check, CheckId, Cluster, Config, InterfaceName, Leg, Name, NeighborId, Peer,
+    Probe, ProcessSource, Vip, VipAddress, VipId, VrrpConfig,
 };
 use crate::drain::Intents;
 use crate::io::*;
@@ -16,6 +17,8 @@ use holdfast_vrrp::{AdvertInterval, LegId, Priority, Vrid};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
+
+pub(crate) use routers::{Router, Told, anycast, speaks};
 
 pub(crate) const VIP: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10));
 pub(crate) const W: VipId = VipId(0);
@@ -78,6 +81,9 @@ enum Ev {
     LinkGone(u32),
     Probed(VipId, IpAddr, ProbeOutcome),
     Check(CheckId, u64, bool),
+    Bgp(NeighborId, routers::Said),
+    /// For this router, from the host.
+    Router(usize, routers::Said),
     Expire,
 }
 
@@ -95,6 +101,8 @@ pub(crate) struct Lab {
     pub isolated: BTreeSet<usize>,
     /// Hosts whose adverts alone are lost.
     pub mute: BTreeSet<usize>,
+    /// Neighbours of every host, in the order of its configuration.
+    pub routers: Vec<Router>,
     dual_since: Option<Instant>,
     /// The longest time that two hosts which hear each other owned the VIP.
     pub dual_max: Duration,
@@ -161,6 +169,13 @@ pub(crate) fn vip(vip: &str, ip: IpAddr, vrid: u8, priority: u8) -> Vip {
     let leg = Leg::multicast(eth0(), Vrid::new(vrid).expect("a vrid"), vec![ip]);
     let interval = AdvertInterval::from_cs(10).expect("an interval");
     Vip::single(name(vip), vec![address], vec![leg], VrrpConfig::new(Priority::from_wire(priority), interval))
+}
+
+/// The loopback interface.
+pub(crate) const LO: u32 = 1;
+
+pub(crate) fn lo() -> InterfaceName {
+    InterfaceName::new("lo").expect("a name")
 }
 
 /// The link of a virtual router's device.
@@ -238,6 +253,7 @@ impl Lab {
             cut_channel: BTreeSet::new(),
             isolated: BTreeSet::new(),
             mute: BTreeSet::new(),
+            routers: vec![],
             dual_since: None,
             dual_max: Duration::ZERO,
             unowned_since: None,
@@ -273,9 +289,9 @@ impl Lab {
         let boot = Boot {
             epoch: 1 + (self.now - self.origin).as_nanos() as u64,
             seed: [host.last_event as u8 ^ i as u8; 32],
+            bgp_restarting: !resume.is_empty(),
             resume,
             pseudo_header: vec![],
-            bgp_restarting: false,
             intents: host.intents.clone(),
             secret_key: host.secret.clone(),
             last_event_id: host.last_event,
@@ -296,7 +312,9 @@ impl Lab {
         let host = &self.hosts[i];
         let link = Link { ifindex: host.ifindex, name: eth0(), up: host.up, mac: [2, 0, 0, 0, 0, i as u8], mtu: 1500 };
         let devices = host.vmacs.iter().map(|(vmac, ifindex)| Link { up: host.up, ..device(*vmac, *ifindex) });
-        if host.present { std::iter::once(link).chain(devices).collect() } else { vec![] }
+        let mut links = if host.present { std::iter::once(link).chain(devices).collect() } else { vec![] };
+        links.push(Link { ifindex: LO, name: lo(), up: true, mac: [0; 6], mtu: 65_536 });
+        links
     }
 
     fn addresses(&self, i: usize) -> Vec<Address> {
@@ -316,6 +334,7 @@ impl Lab {
         self.hosts[i].node = None;
         self.hosts[i].sockets.clear();
         self.hosts[i].backlog.clear();
+        self.routers_lose(i);
     }
 
     pub(crate) fn balancer(&mut self, i: usize, state: BalancerState) {
@@ -455,14 +474,17 @@ impl Lab {
                 _ => None,
             };
             let timer = self.hosts.iter().enumerate().filter_map(wake).min();
+            let routers = self.routers_wake();
             let event = self.queue.keys().next().map(|(at, _)| *at);
-            let next = [timer.map(|t| t.0), event].into_iter().flatten().min();
+            let next = [timer.map(|t| t.0), event, routers].into_iter().flatten().min();
             let Some(next) = next.filter(|at| *at <= end) else { break };
             self.watch(next);
             self.now = self.now.max(next);
             if event == Some(next) {
                 let (_, (i, ev)) = self.queue.pop_first().expect("peeked");
                 self.happen(i, ev);
+            } else if routers == Some(next) {
+                self.routers_timers();
             } else if let Some((_, i)) = timer {
                 self.feed(i, Input::Timer);
             }
@@ -539,6 +561,10 @@ impl Lab {
             }
             return;
         }
+        if let Ev::Router(r, said) = ev {
+            self.router_hears(r, i, said);
+            return;
+        }
         if self.hosts[i].paused {
             if self.hosts[i].backlog.len() < 5000 {
                 self.hosts[i].backlog.push_back(ev);
@@ -551,7 +577,8 @@ impl Lab {
                 let ifindex = host.ifindex;
                 self.feed(i, Input::Vrrp { ifindex, packet: Packet::V4(&p) });
             }
-            Ev::Packet(_) | Ev::Expire => {}
+            Ev::Packet(_) | Ev::Expire | Ev::Router(..) => {}
+            Ev::Bgp(neighbor, said) => self.feed(i, Input::Bgp { neighbor, input: said.input() }),
             Ev::Datagram(from, bytes) => self.feed(i, Input::Datagram { from, bytes: &bytes }),
             Ev::Sent(vip, leg, result) => self.feed(i, Input::AdvertSent { vip, leg, result }),
             Ev::Done(step, result) => self.feed(i, Input::StepDone { step, result }),

@@ -1,6 +1,7 @@
 //! Timelines of whole nodes.
 
 mod alone;
+mod bgp;
 mod complaints;
 mod drain;
 mod extras;

@@ -56,7 +56,8 @@ impl Lab {
                 self.hosts[i].records.insert(record.vip.0, record);
             }
             Output::RunHook { .. } | Output::State { .. } => {}
-            Output::Bgp { .. } | Output::BgpSession { .. } | Output::Bfd(_) => {}
+            Output::Bgp { neighbor, output } => self.router_is_told(i, neighbor, output),
+            Output::BgpSession { .. } | Output::Bfd(_) => {}
             Output::Stopped => self.hosts[i].stopped = true,
         }
     }
@@ -70,7 +71,9 @@ impl Lab {
                 if let Some(errno) = host.add_errno {
                     result = Err(StepError { errno, what: format!("add {ip}: refused") });
                     None
-                } else if !host.present || *ifindex != host.ifindex && !host.vmacs.values().any(|i| i == ifindex) {
+                } else if *ifindex != LO && !host.present
+                    || *ifindex != LO && *ifindex != host.ifindex && !host.vmacs.values().any(|i| i == ifindex)
+                {
                     result = Err(StepError { errno: 19, what: "no such device".to_owned() });
                     None
                 } else {

@@ -1,0 +1,180 @@
+//! One session machine per neighbour, and the table that each is given.
+
+use super::routes::{self, Owners};
+use crate::config::{Config, NeighborId, VipId};
+use crate::keeper::ipc::BfdSpec;
+use crate::schedule::Units;
+use crate::world::World;
+use holdfast_bgp::{Desired, Input, Peer, Route, State};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// All neighbours.
+#[derive(Debug)]
+pub(crate) struct Speakers {
+    /// By [`NeighborId`].
+    pub list: Vec<Speaker>,
+    /// Units of which the neighbours may have to be told something else.
+    dirty: Units,
+    owners: Owners,
+    /// Of all units.
+    prefixes: Vec<Vec<holdfast_bgp::types::Prefix>>,
+    /// Sessions were begun.
+    pub started: bool,
+    /// They were ended.
+    pub stopped: bool,
+    /// The BFD sessions that the keeper was told of.
+    pub bfd: Option<Vec<BfdSpec>>,
+}
+
+/// One neighbour.
+#[derive(Debug)]
+pub(crate) struct Speaker {
+    pub peer: Peer,
+    /// What it is to hear.
+    table: Arc<Desired>,
+    /// The routes in the table, each once.
+    shapes: BTreeSet<Arc<Route>>,
+    changed: bool,
+    /// Something in the table was withdrawn while it couldn't hear of it, or we were not there to serve.
+    gap: bool,
+    serving: bool,
+    /// Its address, as the last session had it.
+    pub remote: Option<IpAddr>,
+    /// Why it can be neither dialled nor accepted.
+    pub problem: Option<String>,
+    /// The keeper holds its socket.
+    pub kept: bool,
+    /// The link to it is up, as far as is known.
+    pub linked: bool,
+    /// Nothing more comes of it.
+    pub ended: bool,
+}
+
+impl Speakers {
+    /// `restarting`: see [`crate::io::Boot::bgp_restarting`].
+    pub(crate) fn new(config: &Config, world: &World, restarting: bool, seed: [u8; 32], now: Instant) -> Self {
+        let speaker = |(id, neighbor): (NeighborId, _)| {
+            let bgp = config.bgp.as_ref().expect("neighbours come from it");
+            let [a, b, c, d, e, f, g, h, ..] = seed;
+            let seed = u64::from_be_bytes([a, b, c, d, e, f, g, h]).wrapping_add(u64::from(id.0) << 32);
+            Speaker {
+                peer: Peer::new(routes::peer_config(bgp, neighbor, world), restarting, seed, now),
+                table: Arc::default(),
+                shapes: BTreeSet::new(),
+                changed: true,
+                gap: !restarting,
+                serving: false,
+                remote: neighbor.address,
+                problem: None,
+                kept: false,
+                linked: true,
+                ended: true,
+            }
+        };
+        let owners = routes::owners(config);
+        let mut prefixes = vec![Vec::new(); config.vips.len()];
+        for (prefix, those) in &owners {
+            for (id, _) in those {
+                if let Some(own) =
+                    prefixes.get_mut(usize::from(id.0)).filter(|own: &&mut Vec<_>| own.last() != Some(prefix))
+                {
+                    own.push(*prefix);
+                }
+            }
+        }
+        Self {
+            list: config.bgp.iter().flat_map(crate::config::Bgp::each).map(speaker).collect(),
+            dirty: Units::new(config.vips.len()),
+            owners,
+            prefixes,
+            started: false,
+            stopped: false,
+            bfd: None,
+        }
+    }
+
+    /// A unit's routes changed.
+    pub(crate) fn dirty(&mut self, id: VipId) {
+        self.dirty.insert(id);
+    }
+
+    /// A neighbour's machine.
+    pub(crate) fn get_mut(&mut self, id: NeighborId) -> Option<&mut Speaker> {
+        self.list.get_mut(usize::from(id.0))
+    }
+
+    /// Brings the tables up to date with the units that changed.
+    pub(crate) fn update(&mut self, config: &Config, world: &World) {
+        let Some(bgp) = &config.bgp else { return };
+        for unit in self.dirty.take() {
+            for prefix in self.prefixes.get(usize::from(unit.0)).into_iter().flatten() {
+                let those = self.owners.get(prefix).map(Vec::as_slice).unwrap_or_default();
+                for ((id, neighbor), speaker) in bgp.each().zip(&mut self.list) {
+                    // Of several that make one network, the first that is there speaks for all.
+                    let said = those.iter().find_map(|(unit, ip)| {
+                        let vip = config.vips.get(usize::from(unit.0))?;
+                        let form = world.vips.get(usize::from(unit.0))?.bgp.offered?;
+                        let hears =
+                            super::neighbors_of(vip).contains(&id) && neighbor.families.contains(prefix.family());
+                        routes::route(bgp, neighbor, vip, *ip, form).filter(|_| hears)
+                    });
+                    speaker.say(*prefix, said);
+                }
+            }
+        }
+    }
+
+    /// When a session has something to do.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.list.iter().filter_map(|speaker| speaker.peer.poll_timeout()).min()
+    }
+
+    /// Nothing more comes of any session.
+    pub(crate) fn ended(&self) -> bool {
+        self.list.iter().all(|speaker| speaker.ended)
+    }
+}
+
+impl Speaker {
+    fn say(&mut self, prefix: holdfast_bgp::types::Prefix, route: Option<Route>) {
+        if self.table.get(&prefix).map(|old| &**old) == route.as_ref() {
+            return;
+        }
+        self.changed = true;
+        match route {
+            Some(route) => {
+                let shape = self.shapes.get(&route).cloned().unwrap_or_else(|| Arc::new(route));
+                self.shapes.insert(shape.clone());
+                Arc::make_mut(&mut self.table).insert(prefix, shape);
+            }
+            None => {
+                Arc::make_mut(&mut self.table).remove(&prefix);
+                self.gap |= self.peer.state() != State::Established;
+            }
+        }
+    }
+
+    /// Gives the machine what changed. True: something did.
+    pub(crate) fn tell(&mut self, now: Instant) -> bool {
+        let serving = !self.gap && !self.table.is_empty();
+        let serves = std::mem::replace(&mut self.serving, serving) != serving;
+        if serves {
+            self.peer.handle(now, Input::Serving(serving));
+        }
+        let changed = std::mem::take(&mut self.changed);
+        if changed {
+            // Shapes that nobody has any more: one reference is the set's own.
+            self.shapes.retain(|shape| Arc::strong_count(shape) > 1);
+            self.peer.handle(now, Input::Routes(&self.table));
+        }
+        serves || changed
+    }
+
+    /// A session is up: what it hears from now on is without a gap.
+    pub(crate) fn up(&mut self) {
+        self.gap = false;
+    }
+}
