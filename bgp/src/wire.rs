@@ -129,6 +129,3 @@ pub fn encode_keepalive(out: &mut Vec<u8>) {
     let start = header::begin(out, MessageType::Keepalive);
     header::finish(out, start);
 }
-
-#[cfg(test)]
-mod tests;

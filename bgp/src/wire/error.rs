@@ -224,7 +224,7 @@ pub enum Fault {
         length: u16,
     },
     /// An ORIGIN that isn't one.
-    #[error("ORIGIN {0}")]
+    #[error("unknown ORIGIN {0}")]
     Origin(u8),
     /// AS_PATH whose segments don't add up, or of an unknown kind (RFC 7606 section 7.2), or with AS 0 (RFC 7607).
     #[error("malformed AS_PATH")]

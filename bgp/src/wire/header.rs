@@ -201,7 +201,7 @@ impl Framer {
     ///
     /// # Errors
     /// A header that can't be. The stream is of no use after it: no later call finds its way back.
-    pub fn next<'a>(&'a mut self, input: &mut &'a [u8]) -> Result<Option<Frame<'a>>, HeaderError> {
+    pub fn next<'a, 'i: 'a>(&'a mut self, input: &mut &'i [u8]) -> Result<Option<Frame<'a>>, HeaderError> {
         if std::mem::take(&mut self.given) {
             self.partial.clear();
         }
