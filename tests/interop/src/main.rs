@@ -1,9 +1,10 @@
-//! `holdfast-interop`: the matrix of mixed pairs, every cell through every scenario.
+//! `holdfast-interop`: the matrix of mixed pairs, and with `--bgp` that of routers; every cell through every scenario.
 
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use holdfast_interop::bgp;
 use holdfast_interop::mixed::cell::{Cell, matrix};
 use holdfast_interop::mixed::runner::{Done, Options, cells};
 use holdfast_interop::mixed::scenario::Limits;
@@ -16,12 +17,15 @@ use std::process::ExitCode;
 #[derive(Debug, Parser)]
 #[command(name = "holdfast-interop")]
 struct Arguments {
+    /// BGP with real routers instead of VRRP pairs
+    #[arg(long)]
+    bgp: bool,
     /// Rounds for each cell
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Cells side by side
-    #[arg(long, default_value_t = 10)]
-    jobs: usize,
+    /// Cells side by side [default: 10; 6 for BGP]
+    #[arg(long)]
+    jobs: Option<usize>,
     /// Only cells whose name has all of these in it
     #[arg(long)]
     cell: Vec<String>,
@@ -47,11 +51,14 @@ fn main() -> Result<ExitCode> {
     holdfast_interop::use_binary(a.holdfast.as_deref())?;
     holdfast_lab::env::require_basics()?;
     holdfast_lab::residue::remove_on_signal()?;
+    if a.bgp {
+        return routers(&a);
+    }
     let chosen = matrix(a.baselines).into_iter().filter(|c| a.cell.iter().all(|part| c.to_string().contains(part)));
     let run: Vec<Cell> = chosen.collect();
     let o = Options {
         rounds: a.rounds,
-        jobs: a.jobs,
+        jobs: a.jobs.unwrap_or(10),
         limits: if a.strict { Limits::Strict } else { Limits::Wide },
         again: !a.strict,
         verbose: a.verbose,
@@ -67,6 +74,34 @@ fn main() -> Result<ExitCode> {
     let note = format!("{passed} cells passed, {failed} failed, {skipped} skipped");
     if let Some(file) = &a.json {
         let cells: Vec<_> = all.iter().map(unit).collect();
+        let document = json!({"note": note, "cells": cells});
+        std::fs::write(file, format!("{document}\n")).with_context(|| file.display().to_string())?;
+    }
+    println!("{note}");
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// The matrix of routers; with `--baselines` BIRD speaks for us.
+fn routers(a: &Arguments) -> Result<ExitCode> {
+    use bgp::ours::Kind;
+    let named = |c: &bgp::cell::Cell| a.cell.iter().all(|part| c.to_string().contains(part));
+    let run: Vec<_> = bgp::cell::matrix().into_iter().filter(named).collect();
+    let o = bgp::runner::Options {
+        ours: if a.baselines { Kind::Bird } else { Kind::Holdfast },
+        rounds: a.rounds,
+        jobs: a.jobs.unwrap_or(6),
+        strict: a.strict,
+        verbose: a.verbose,
+    };
+    let all = bgp::runner::cells(&run, &o, |done| {
+        println!("{}", done.line());
+        done.failures.iter().for_each(|f| println!("{f}"));
+    });
+    let failed = all.iter().filter(|d| d.skipped.is_none() && !d.pass()).count();
+    let passed = all.iter().filter(|d| d.pass()).count();
+    let note = format!("{passed} cells passed, {failed} failed, {} skipped", all.len() - passed - failed);
+    if let Some(file) = &a.json {
+        let cells: Vec<_> = all.iter().map(bgp::runner::Done::unit).collect();
         let document = json!({"note": note, "cells": cells});
         std::fs::write(file, format!("{document}\n")).with_context(|| file.display().to_string())?;
     }

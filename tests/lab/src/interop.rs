@@ -1,4 +1,4 @@
-//! The matrix of mixed pairs: another program, `holdfast-interop`, beside this one; it prints its table itself.
+//! The matrix of mixed pairs, and that of BGP routers: another program, `holdfast-interop`, beside this one; it prints its table itself.
 
 use crate::env::{Lacks, find_program};
 use anyhow::{Context, Result, bail};
@@ -9,6 +9,8 @@ use std::process::Command;
 /// What to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Rounds {
+    /// The matrix of routers instead of that of pairs.
+    pub bgp: bool,
     /// Rounds of each cell.
     pub rounds: usize,
     /// Against the figures themselves.
@@ -40,6 +42,7 @@ pub fn run(holdfast: &Path, rounds: &Rounds) -> Result<Matrix> {
     };
     let file = std::env::temp_dir().join(format!("holdfast-interop-{}.json", std::process::id()));
     let mut command = Command::new(program);
+    command.args(rounds.bgp.then_some("--bgp"));
     command.arg("--holdfast").arg(holdfast).arg("--json").arg(&file);
     command.args(["--rounds", &rounds.rounds.to_string()]);
     command.args(rounds.strict.then_some("--strict")).args(rounds.baselines.then_some("--baselines"));

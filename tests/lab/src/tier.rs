@@ -7,7 +7,7 @@ use crate::record::Provenance;
 use crate::report::Report;
 use crate::run::{Options, drill, drill_more};
 use crate::subject::SubjectKind;
-use crate::{calibrate, env, garbage, idle, interop, residue, simulate, startstop};
+use crate::{bgp, calibrate, env, garbage, idle, interop, residue, simulate, startstop};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -34,6 +34,12 @@ enum Kind {
     Sim,
     /// Real peers as the other end, by `holdfast-interop`.
     Interop,
+    /// Drills of nodes behind a router.
+    Bgp,
+    /// The same with the fault left out.
+    BgpTwin,
+    /// Real routers as the other end, by `holdfast-interop bgp`.
+    BgpInterop,
 }
 
 impl Kind {
@@ -47,6 +53,9 @@ impl Kind {
             Self::Idle => "idle",
             Self::Sim => "sim",
             Self::Interop => "interop",
+            Self::Bgp => "bgp",
+            Self::BgpTwin => "bgp-twin",
+            Self::BgpInterop => "bgp-interop",
         }
     }
 }
@@ -112,6 +121,18 @@ struct Piece {
     /// interop: pairs without Holdfast as well.
     #[serde(default)]
     baselines: bool,
+    /// bgp, bgp-twin: with each of these routers.
+    #[serde(default = "routers")]
+    routers: Vec<bgp::router::Kind>,
+    /// bgp, bgp-twin: what announces the VIP.
+    #[serde(default)]
+    speaker: bgp::speaker::Kind,
+    /// bgp, bgp-twin: with so many nodes each.
+    #[serde(default = "nodes")]
+    nodes: Vec<usize>,
+    /// bgp, bgp-twin: the router's next hops.
+    #[serde(default)]
+    next_hops: bgp::run::NextHops,
 }
 
 fn one() -> usize {
@@ -130,6 +151,14 @@ fn seconds() -> u32 {
     5
 }
 
+fn routers() -> Vec<bgp::router::Kind> {
+    vec![bgp::router::Kind::Bird, bgp::router::Kind::Frr]
+}
+
+fn nodes() -> Vec<usize> {
+    vec![2]
+}
+
 impl Piece {
     fn options(&self, base: &Tier) -> Options {
         Options {
@@ -143,11 +172,39 @@ impl Piece {
         }
     }
 
-    fn drills(&self) -> Result<Vec<&'static Drill>> {
-        let own = [self.name.clone()];
-        let names = if self.drills.is_empty() { &own[..] } else { &self.drills[..] };
+    fn names(&self) -> Vec<String> {
+        if self.drills.is_empty() { vec![self.name.clone()] } else { self.drills.clone() }
+    }
+
+    fn bgp_drills(&self) -> Result<Vec<&'static bgp::drills::Drill>> {
         let mut all = Vec::new();
-        for n in names {
+        for n in &self.names() {
+            match bgp::drills::find(n) {
+                Some(d) => all.push(d),
+                None if n == "all" => all.extend(bgp::drills::DRILLS),
+                None => bail!("piece {}: no BGP drill is called {n:?}", self.name),
+            }
+        }
+        Ok(all)
+    }
+
+    fn bgp_options(&self, base: &Tier, router: bgp::router::Kind, nodes: usize) -> bgp::run::Options {
+        bgp::run::Options {
+            speaker: self.speaker,
+            holdfast: base.holdfast.clone(),
+            router,
+            nodes,
+            next_hops: self.next_hops,
+            repeat: self.repeat,
+            twin: self.kind == Kind::BgpTwin,
+            strict: self.strict,
+            ..bgp::run::Options::default()
+        }
+    }
+
+    fn drills(&self) -> Result<Vec<&'static Drill>> {
+        let mut all = Vec::new();
+        for n in &self.names() {
             match find(n) {
                 Some(d) => all.push(d),
                 None if n == "all" => all.extend(DRILLS),
@@ -248,6 +305,9 @@ pub fn run(tier: &Tier) -> Result<Count> {
         if matches!(p.kind, Kind::Drill | Kind::Twin) {
             p.drills()?;
         }
+        if matches!(p.kind, Kind::Bgp | Kind::BgpTwin) {
+            p.bgp_drills()?;
+        }
     }
     env::require_basics()?;
     env::holdfast(tier.holdfast.as_deref())?;
@@ -299,10 +359,12 @@ struct Part {
     drill: Option<&'static Drill>,
     channel: bool,
     vips: u8,
+    /// A BGP drill, with its router and how many nodes.
+    bgp: Option<(&'static bgp::drills::Drill, bgp::router::Kind, usize)>,
 }
 
 fn parts(p: &Piece) -> Result<Vec<Part>> {
-    let whole = |channel: bool, vips: u8, name: String| Part { name, drill: None, channel, vips };
+    let whole = |channel: bool, vips: u8, name: String| Part { name, drill: None, channel, vips, bgp: None };
     Ok(match p.kind {
         Kind::Drill | Kind::Twin => {
             let mut all = Vec::new();
@@ -315,7 +377,7 @@ fn parts(p: &Piece) -> Result<Vec<Part>> {
                     };
                     let twin = if p.kind == Kind::Twin { " twin" } else { "" };
                     let name = format!("{}{twin}, {how}", d.name);
-                    all.push(Part { name, drill: Some(d), channel, vips: 1 });
+                    all.push(Part { name, drill: Some(d), channel, vips: 1, bgp: None });
                 }
             }
             all
@@ -328,7 +390,22 @@ fn parts(p: &Piece) -> Result<Vec<Part>> {
             let vips = if p.vips.is_empty() { &[1][..] } else { &p.vips[..] };
             vips.iter().map(|&v| whole(p.channel != Channel::No, v, format!("{}, {v} VIPs", p.name))).collect()
         }
-        Kind::Calibrate | Kind::StartStop | Kind::Interop | Kind::Sim => vec![whole(false, 1, p.name.clone())],
+        Kind::Bgp | Kind::BgpTwin => {
+            let twin = if p.kind == Kind::BgpTwin { " twin" } else { "" };
+            let mut all = Vec::new();
+            for d in p.bgp_drills()? {
+                for (&router, &nodes) in p.routers.iter().flat_map(|r| p.nodes.iter().map(move |n| (r, n))) {
+                    let whose = if p.speaker == bgp::speaker::Kind::Holdfast { "" } else { p.speaker.name() };
+                    let gap = if whose.is_empty() { "" } else { ", " };
+                    let name = format!("{}{twin}, {}, {nodes} nodes{gap}{whose}", d.name, router.name());
+                    all.push(Part { bgp: Some((d, router, nodes)), ..whole(true, 1, name) });
+                }
+            }
+            all
+        }
+        Kind::Calibrate | Kind::StartStop | Kind::Interop | Kind::BgpInterop | Kind::Sim => {
+            vec![whole(false, 1, p.name.clone())]
+        }
     })
 }
 
@@ -373,8 +450,13 @@ fn attempt(part: &Part, p: &Piece, tier: &Tier) -> Result<Unit> {
             let seeds = simulate::seeds(p.times)?;
             Unit::new(name, seeds.pass, seeds.note, seeds.details, seeds.json)
         }
-        Kind::Interop => {
-            let rounds = interop::Rounds { rounds: p.repeat, strict: p.strict, baselines: p.baselines };
+        Kind::Bgp | Kind::BgpTwin => {
+            let (d, router, nodes) = part.bgp.context("a BGP drill's part has one")?;
+            bgp_unit(name, d, &p.bgp_options(tier, router, nodes), p.again)?
+        }
+        Kind::Interop | Kind::BgpInterop => {
+            let bgp = p.kind == Kind::BgpInterop;
+            let rounds = interop::Rounds { bgp, rounds: p.repeat, strict: p.strict, baselines: p.baselines };
             let matrix = interop::run(&env::holdfast(o.holdfast.as_deref())?, &rounds)?;
             Unit::new(name, matrix.pass, matrix.note, String::new(), matrix.json)
         }
@@ -393,6 +475,21 @@ fn drill_unit(name: String, d: &Drill, o: &Options, again: usize) -> Result<Unit
     }
     // Another subject isn't held to our figures: its own are what is wanted.
     let compared = o.subject != SubjectKind::Holdfast && report.valid() > 0 && report.errors.is_empty();
+    let pass = report.pass || compared;
+    let details = if pass { String::new() } else { report.text() };
+    Ok(Unit::new(name, pass, note(&report), details, strip_timelines(report.json())))
+}
+
+fn bgp_unit(name: String, d: &bgp::drills::Drill, o: &bgp::run::Options, again: usize) -> Result<Unit> {
+    let mut report = bgp::run::drill(d, o)?;
+    if let Some(why) = &report.skipped {
+        return Ok(Unit::skipped(name, why.clone()));
+    }
+    if !report.pass && report.errors.is_empty() && again > 0 {
+        let wanted = report.valid() + again;
+        bgp::run::drill_more(&mut report, d, o, wanted)?;
+    }
+    let compared = o.speaker != bgp::speaker::Kind::Holdfast && report.valid() > 0 && report.errors.is_empty();
     let pass = report.pass || compared;
     let details = if pass { String::new() } else { report.text() };
     Ok(Unit::new(name, pass, note(&report), details, strip_timelines(report.json())))

@@ -165,7 +165,8 @@ impl Router for Bird {
     }
 
     fn clear(&self) -> Result<()> {
-        self.ask("restart all").map(|_| ())
+        let names = self.setup.neighbours.iter().map(|n| n.node.name());
+        names.into_iter().try_for_each(|name| self.ask(&format!("restart {name}")).map(|_| ()))
     }
 
     fn told(&self) -> String {

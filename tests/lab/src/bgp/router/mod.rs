@@ -3,11 +3,11 @@
 pub mod bird;
 pub mod frr;
 
-use super::net::{NODES_MAX, Net, Node, ROUTER};
+use super::net::{Net, Node, ROUTER};
 use crate::env::{Lacks, find_program};
 use anyhow::{Result, bail};
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// The router's AS.
@@ -127,15 +127,13 @@ pub struct Setup {
     pub neighbours: Vec<Neighbour>,
     /// Its routes stay in the kernel while it restarts, and it asks its peers to bear with it.
     pub retain: bool,
-    /// It takes weights from the link-bandwidth community (FRR).
-    pub bandwidth: bool,
 }
 
 impl Setup {
     /// Those sessions.
     #[must_use]
     pub fn new(neighbours: Vec<Neighbour>) -> Self {
-        Self { asn: ROUTER_AS, neighbours, retain: false, bandwidth: false }
+        Self { asn: ROUTER_AS, neighbours, retain: false }
     }
 
     /// The sessions' BFD (all have the same).
@@ -195,12 +193,6 @@ pub fn find(name: &str) -> Result<PathBuf> {
         Some(program) => Ok(program),
         None => bail!(Lacks(format!("{name} (packages frr, bird2, gobgpd, exabgp)"))),
     }
-}
-
-/// All nodes' addresses towards the router, for configurations that list them.
-#[must_use]
-pub fn fronts() -> [Ipv4Addr; NODES_MAX] {
-    [0, 1, 2, 3].map(|n| Node(n).front())
 }
 
 /// The last lines of a file.

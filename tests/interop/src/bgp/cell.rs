@@ -1,0 +1,279 @@
+//! The matrix: which router, over what, with which feature.
+
+use holdfast_lab::bgp::net::{Node, ROUTER, ROUTER_LL, ROUTER6, VIP, VIP6};
+use holdfast_lab::bgp::router::{Bfd, NODE_AS, Neighbour, ROUTER_AS, Remote};
+use std::fmt;
+use std::net::IpAddr;
+
+/// What the router is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// FRR.
+    Frr,
+    /// BIRD 2.
+    Bird,
+    /// gobgpd.
+    Gobgp,
+    /// ExaBGP, which writes down what it hears.
+    Exabgp,
+}
+
+/// How the two reach each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+    /// IPv6 link-local addresses, written down.
+    LinkLocal,
+    /// The interface alone is written down.
+    Unnumbered,
+}
+
+/// What is announced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Routes {
+    /// An IPv4 VIP.
+    V4,
+    /// An IPv6 VIP.
+    V6,
+    /// Both.
+    Both,
+}
+
+/// What is special.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Feature {
+    /// Nothing.
+    Plain,
+    /// TCP MD5 (RFC 2385), with a wrong key first.
+    Md5,
+    /// GTSM (RFC 5082).
+    Gtsm,
+    /// BFD, 50 ms × 3.
+    Bfd,
+    /// The router keeps routes while we restart (RFC 4724).
+    Restart,
+    /// The router knows ASes of two octets only; ours has four.
+    TwoOctet,
+    /// IPv4 routes with an IPv6 next hop (RFC 8950).
+    ExtendedNextHop,
+    /// Two nodes, weights 1 and 3.
+    Weights,
+    /// We never call.
+    WePassive,
+    /// The router never calls, and we don't listen.
+    TheyPassive,
+}
+
+/// One cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cell {
+    /// The router.
+    pub peer: Peer,
+    /// iBGP; else eBGP.
+    pub internal: bool,
+    /// How they reach each other.
+    pub transport: Transport,
+    /// What is announced.
+    pub routes: Routes,
+    /// What is special.
+    pub feature: Feature,
+}
+
+/// Our AS where it takes four octets (RFC 6793), and what a peer that knows two has instead.
+const LONG_AS: u32 = 4_200_000_001;
+const AS_TRANS: u32 = 23_456;
+
+impl Cell {
+    /// Our AS.
+    #[must_use]
+    pub fn our_as(&self) -> u32 {
+        match (self.internal, self.feature) {
+            (true, _) => ROUTER_AS,
+            (false, Feature::TwoOctet) => LONG_AS,
+            _ => NODE_AS,
+        }
+    }
+
+    /// The VIPs.
+    #[must_use]
+    pub fn vips(&self) -> Vec<IpAddr> {
+        match self.routes {
+            Routes::V4 => vec![VIP.into()],
+            Routes::V6 => vec![VIP6.into()],
+            Routes::Both => vec![VIP.into(), VIP6.into()],
+        }
+    }
+
+    /// How many nodes announce.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        if self.feature == Feature::Weights { 2 } else { 1 }
+    }
+
+    /// The router's address in the session.
+    #[must_use]
+    pub fn router(&self) -> IpAddr {
+        match self.transport {
+            Transport::V4 => ROUTER.into(),
+            Transport::V6 => ROUTER6.into(),
+            Transport::LinkLocal | Transport::Unnumbered => ROUTER_LL.into(),
+        }
+    }
+
+    /// A node's.
+    #[must_use]
+    pub fn node(&self, n: Node) -> IpAddr {
+        match self.transport {
+            Transport::V4 => n.front().into(),
+            Transport::V6 => n.front6().into(),
+            Transport::LinkLocal | Transport::Unnumbered => n.link_local().into(),
+        }
+    }
+
+    /// The key of the session, if it has one.
+    #[must_use]
+    pub fn password(&self) -> Option<&'static str> {
+        (self.feature == Feature::Md5).then_some("correct-horse-battery-staple")
+    }
+
+    /// BFD, if the session has it.
+    #[must_use]
+    pub fn bfd(&self) -> Option<Bfd> {
+        (self.feature == Feature::Bfd).then_some(Bfd { interval_ms: 50, multiplier: 3 })
+    }
+
+    /// The session as the router is to have it.
+    #[must_use]
+    pub fn neighbour(&self, n: Node) -> Neighbour {
+        let remote = match self.transport {
+            Transport::Unnumbered => Remote::Interface,
+            _ => Remote::Address(self.node(n)),
+        };
+        let two_octet = self.feature == Feature::TwoOctet;
+        Neighbour {
+            remote,
+            local: self.router(),
+            asn: if two_octet { AS_TRANS } else { self.our_as() },
+            password: self.password().map(str::to_owned),
+            ttl_security: self.feature == Feature::Gtsm,
+            ipv4: self.routes != Routes::V6,
+            ipv6: self.routes != Routes::V4,
+            extended_next_hop: self.extended_next_hop(),
+            two_octet,
+            bfd: self.bfd(),
+            passive: self.feature == Feature::TheyPassive,
+            ..Neighbour::plain(n)
+        }
+    }
+
+    /// IPv4 routes have IPv6 next hops.
+    #[must_use]
+    pub fn extended_next_hop(&self) -> bool {
+        let only_link_local = matches!(self.transport, Transport::Unnumbered | Transport::LinkLocal);
+        self.feature == Feature::ExtendedNextHop || only_link_local && self.routes != Routes::V6
+    }
+
+    /// The session is torn down and the route stays: graceful restart, and nothing that says otherwise.
+    #[must_use]
+    pub fn keeps_routes(&self) -> bool {
+        self.feature == Feature::Restart
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let peer = match self.peer {
+            Peer::Frr => "frr",
+            Peer::Bird => "bird",
+            Peer::Gobgp => "gobgp",
+            Peer::Exabgp => "exabgp",
+        };
+        let session = if self.internal { "iBGP" } else { "eBGP" };
+        let transport = match self.transport {
+            Transport::V4 => "IPv4",
+            Transport::V6 => "IPv6",
+            Transport::LinkLocal => "link-local",
+            Transport::Unnumbered => "unnumbered",
+        };
+        let routes = match self.routes {
+            Routes::V4 => "IPv4 route",
+            Routes::V6 => "IPv6 route",
+            Routes::Both => "both routes",
+        };
+        let feature = match self.feature {
+            Feature::Plain => "",
+            Feature::Md5 => ", MD5",
+            Feature::Gtsm => ", GTSM",
+            Feature::Bfd => ", BFD",
+            Feature::Restart => ", graceful restart",
+            Feature::TwoOctet => ", two-octet AS",
+            Feature::ExtendedNextHop => ", IPv6 next hop",
+            Feature::Weights => ", weights",
+            Feature::WePassive => ", we are passive",
+            Feature::TheyPassive => ", it is passive",
+        };
+        write!(f, "{peer} {session} over {transport}, {routes}{feature}")
+    }
+}
+
+/// The matrix; what takes longest comes first, so that cells side by side end together.
+#[must_use]
+pub fn matrix() -> Vec<Cell> {
+    use Feature as F;
+    use Peer::{Bird, Exabgp, Frr, Gobgp};
+    use Routes as R;
+    use Transport as T;
+    let mut all = Vec::new();
+    let mut cells = |peers: &[Peer], internal: bool, transport: T, routes: R, feature: F| {
+        all.extend(peers.iter().map(|&peer| Cell { peer, internal, transport, routes, feature }));
+    };
+    let (every, kernel) = (&[Frr, Bird, Gobgp, Exabgp][..], &[Frr, Bird][..]);
+    cells(kernel, false, T::V4, R::V4, F::Restart);
+    cells(kernel, false, T::V6, R::Both, F::Restart);
+    cells(every, false, T::V4, R::V4, F::Md5);
+    cells(kernel, false, T::V6, R::V6, F::Md5);
+    cells(kernel, false, T::V4, R::V4, F::Bfd);
+    cells(kernel, false, T::V6, R::V6, F::Bfd);
+    cells(&[Frr], false, T::Unnumbered, R::Both, F::Plain);
+    cells(&[Bird], false, T::LinkLocal, R::Both, F::Plain);
+    cells(every, false, T::V4, R::V4, F::Plain);
+    cells(every, true, T::V4, R::V4, F::Plain);
+    cells(every, false, T::V6, R::V6, F::Plain);
+    cells(kernel, true, T::V6, R::V6, F::Plain);
+    cells(kernel, false, T::V4, R::Both, F::Plain);
+    cells(kernel, false, T::V6, R::Both, F::Plain);
+    cells(every, false, T::V4, R::V4, F::Gtsm);
+    cells(&[Frr, Bird, Exabgp], false, T::V4, R::V4, F::TwoOctet);
+    cells(kernel, false, T::V6, R::V4, F::ExtendedNextHop);
+    cells(&[Frr], false, T::V4, R::V4, F::Weights);
+    cells(&[Frr, Bird, Gobgp], false, T::V4, R::V4, F::WePassive);
+    cells(&[Frr, Bird, Gobgp], false, T::V4, R::V4, F::TheyPassive);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_cell_has_a_name_of_its_own() {
+        let all = matrix();
+        let names: BTreeSet<String> = all.iter().map(ToString::to_string).collect();
+        assert_eq!(names.len(), all.len());
+        assert!(names.contains("frr eBGP over unnumbered, both routes"), "{names:?}");
+        assert!(names.contains("exabgp eBGP over IPv4, IPv4 route, two-octet AS"), "{names:?}");
+    }
+
+    #[test]
+    fn a_peer_of_two_octets_is_told_the_as_that_stands_for_longer_ones() {
+        let all = matrix();
+        let cell = all.iter().find(|c| c.feature == Feature::TwoOctet).expect("in the matrix");
+        assert_eq!((cell.our_as(), cell.neighbour(Node(0)).asn), (LONG_AS, AS_TRANS));
+        let internal = all.iter().find(|c| c.internal).expect("in the matrix");
+        assert_eq!(internal.our_as(), internal.neighbour(Node(0)).asn);
+    }
+}
