@@ -92,7 +92,8 @@ impl Cell {
     pub fn our_as(&self) -> u32 {
         match (self.internal, self.feature) {
             (true, _) => ROUTER_AS,
-            (false, Feature::TwoOctet) => LONG_AS,
+            // BIRD without the capability takes no such number, nor AS_TRANS from one who has it.
+            (false, Feature::TwoOctet) if self.peer != Peer::Bird => LONG_AS,
             _ => NODE_AS,
         }
     }
@@ -156,7 +157,8 @@ impl Cell {
         Neighbour {
             remote,
             local: self.router(),
-            asn: if two_octet { AS_TRANS } else { self.our_as() },
+            // FRR and BIRD read capability 65 of ours even when they send none.
+            asn: if two_octet && self.peer == Peer::Exabgp { AS_TRANS } else { self.our_as() },
             password: self.password().map(str::to_owned),
             ttl_security: self.feature == Feature::Gtsm,
             ipv4: self.routes != Routes::V6,
@@ -271,7 +273,8 @@ mod tests {
     #[test]
     fn a_peer_of_two_octets_is_told_the_as_that_stands_for_longer_ones() {
         let all = matrix();
-        let cell = all.iter().find(|c| c.feature == Feature::TwoOctet).expect("in the matrix");
+        let old = |c: &&Cell| c.feature == Feature::TwoOctet && c.peer == Peer::Exabgp;
+        let cell = all.iter().find(old).expect("in the matrix");
         assert_eq!((cell.our_as(), cell.neighbour(Node(0)).asn), (LONG_AS, AS_TRANS));
         let internal = all.iter().find(|c| c.internal).expect("in the matrix");
         assert_eq!(internal.our_as(), internal.neighbour(Node(0)).asn);

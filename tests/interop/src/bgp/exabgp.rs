@@ -20,6 +20,7 @@ pub struct Exabgp {
     daemon: Option<Proc>,
     file: PathBuf,
     heard: PathBuf,
+    helper: PathBuf,
     log: PathBuf,
 }
 
@@ -30,15 +31,16 @@ impl Exabgp {
     /// It isn't installed.
     pub fn new(net: &Net, setup: Setup) -> Result<Self> {
         find("exabgp")?;
-        let [file, heard, log] = ["rt-exabgp.conf", "rt-exabgp.json", "rt-exabgp.log"].map(|f| net.file(f));
-        Ok(Self { ns: net.ns("rt"), setup, daemon: None, file, heard, log })
+        let [file, heard, helper, log] =
+            ["rt-exabgp.conf", "rt-exabgp.json", "rt-exabgp.sh", "rt-exabgp.log"].map(|f| net.file(f));
+        // The shell stays, and with it the helper's own output: ExaBGP ends a helper that closes that.
+        std::fs::write(&helper, format!("#!/bin/sh\ncat >> {}\ntrue\n", heard.display()))?;
+        std::fs::set_permissions(&helper, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+        Ok(Self { ns: net.ns("rt"), setup, daemon: None, file, heard, helper, log })
     }
 
     fn configuration(&self) -> String {
-        let mut t = format!(
-            "process heard {{\n run /usr/bin/env sh -c \"exec cat >> {}\";\n encoder json;\n}}\n",
-            self.heard.display()
-        );
+        let mut t = format!("process heard {{\n run {};\n encoder json;\n}}\n", self.helper.display());
         for n in &self.setup.neighbours {
             self.session(n, &mut t);
         }

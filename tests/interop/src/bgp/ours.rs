@@ -173,6 +173,10 @@ impl Ours {
                 b.interval_ms, b.multiplier
             );
         }
+        if cell.transport == Transport::Unnumbered {
+            // FRR learns a neighbour on an interface from its router advertisements.
+            t += "protocol radv { interface \"eth0\" { max ra interval 4; }; }\n";
+        }
         let _ = writeln!(
             t,
             "protocol bgp uplink {{\n local {own} as {};\n neighbor {}{scope} as {ROUTER_AS};\n direct;\n hold time 9;\n \
@@ -212,7 +216,7 @@ impl Ours {
                 " ipv4 {{ import none; export filter {{ if source != RTS_STATIC then reject; {} accept; }}; {hop4} {extended} }};",
                 if cell.feature == Feature::Weights {
                     format!(
-                        "bgp_ext_community.add((generic, 0x4004{:04x}, 0x{:08x}));",
+                        "bgp_ext_community.add((generic, 0x0004{:04x}, 0x{:08x}));",
                         cell.our_as(),
                         f32::to_bits(weight as f32)
                     )

@@ -148,11 +148,12 @@ impl Stage {
     /// It doesn't.
     pub fn flap(&mut self) -> Result<()> {
         match &mut self.table {
-            Table::Exabgp(r) => {
-                r.kill();
-                r.start()
+            Table::Kernel(r) => r.clear(),
+            // Neither has a way that doesn't make it wait for half a minute.
+            other => {
+                other.router_mut().kill();
+                other.router_mut().start()
             }
-            other => other.router().clear(),
         }
     }
 
