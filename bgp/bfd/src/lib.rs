@@ -46,6 +46,8 @@
 // A packet may come from anybody: what reads one may neither index nor unwrap.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
 
+#[cfg(all(test, feature = "mutants"))]
+mod guards;
 pub mod mutants;
 mod rng;
 mod session;

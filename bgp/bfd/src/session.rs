@@ -6,7 +6,7 @@
 
 mod sending;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod timing;
 
 use crate::mutants;

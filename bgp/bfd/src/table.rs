@@ -262,4 +262,4 @@ fn collect(events: &mut VecDeque<(Discriminator, Event)>, id: Discriminator, ses
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -268,4 +268,4 @@ pub enum DecodeError {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

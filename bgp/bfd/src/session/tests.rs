@@ -179,7 +179,7 @@ fn a_change_of_state_is_told_at_once() {
 
 /// Section 6.8.3: not less than a second while the session isn't Up.
 #[test]
-fn until_it_is_up_a_session_sends_once_a_second_and_says_so() {
+pub(crate) fn until_it_is_up_a_session_sends_once_a_second_and_says_so() {
     let mut bench = Bench::new(50, 3);
     bench.run(ms(60_000));
     let sent = bench.take();
@@ -199,7 +199,7 @@ fn an_interval_above_a_second_is_kept_in_every_state() {
 
 /// Section 6.8.7: between 75 and 100 % of the interval.
 #[test]
-fn each_interval_is_shortened_by_up_to_a_quarter_at_random() {
+pub(crate) fn each_interval_is_shortened_by_up_to_a_quarter_at_random() {
     let mut bench = Bench::up(400, 3, (400, 400));
     bench.run_hearing(ms(400_000), ms(400), packet(Up, 400, 400));
     let gaps = gaps(&bench.take());
@@ -308,7 +308,7 @@ fn coming_up_polls_until_the_neighbour_answers() {
 
 /// Section 6.8.3: a longer interval counts only once the neighbour knows of it.
 #[test]
-fn a_longer_interval_counts_only_when_the_poll_is_answered() {
+pub(crate) fn a_longer_interval_counts_only_when_the_poll_is_answered() {
     let mut bench = Bench::up(50, 3, (50, 50));
     bench.change(|s, now| s.set_timers(now, timers(300, 3)));
     let (_, told) = bench.take()[0];
@@ -353,7 +353,7 @@ fn a_final_that_nobody_asked_for_changes_nothing() {
 
 /// FRR pull request 22932.
 #[test]
-fn when_the_neighbour_takes_more_we_speed_up_at_once() {
+pub(crate) fn when_the_neighbour_takes_more_we_speed_up_at_once() {
     let mut bench = Bench::up(50, 3, (50, 10_000));
     bench.run_hearing(ms(1_000), ms(50), packet(Up, 50, 10_000));
     bench.take();
@@ -366,7 +366,7 @@ fn when_the_neighbour_takes_more_we_speed_up_at_once() {
 
 /// Section 6.8.7.
 #[test]
-fn a_neighbour_that_takes_nothing_gets_no_periodic_packets_but_answers_and_changes() {
+pub(crate) fn a_neighbour_that_takes_nothing_gets_no_periodic_packets_but_answers_and_changes() {
     let mut bench = Bench::up(50, 3, (50, 50));
     let silent = packet(Up, 50, 0);
     bench.hear(silent);
@@ -413,7 +413,7 @@ fn a_passive_session_waits_for_the_neighbour_and_forgets_it_again() {
 
 /// Section 6.8.16: told for a Detection Time; and one lost packet doesn't turn it into a failure.
 #[test]
-fn admin_down_is_told_three_times_and_for_a_detection_time_and_then_all_is_quiet() {
+pub(crate) fn admin_down_is_told_three_times_and_for_a_detection_time_and_then_all_is_quiet() {
     let mut bench = Bench::up(50, 3, (50, 50));
     bench.take_states();
     bench.change(Session::admin_down);
@@ -456,7 +456,7 @@ fn what_was_admin_down_comes_back_when_it_is_wanted_again() {
 
 /// Sections 6.2 and 6.8.15: the neighbour must take it for a failure, so Down and never AdminDown, and it stays.
 #[test]
-fn a_data_plane_that_does_not_serve_holds_the_session_down_until_it_does() {
+pub(crate) fn a_data_plane_that_does_not_serve_holds_the_session_down_until_it_does() {
     let mut bench = Bench::up(50, 3, (50, 50));
     bench.take_states();
     bench.change(|s, now| s.set_serving(now, false));

@@ -67,7 +67,7 @@ fn a_discriminator_of_nobody_is_refused_whatever_the_address() {
 }
 
 #[test]
-fn a_discriminator_that_was_guessed_is_no_use_from_elsewhere() {
+pub(crate) fn a_discriminator_that_was_guessed_is_no_use_from_elsewhere() {
     let (mut table, now) = (Table::new(1), now());
     let id = table.add(now, Peer::single_hop(R1, Some(7)), timers());
     let init = packet(State::Init, id.get());
@@ -79,7 +79,7 @@ fn a_discriminator_that_was_guessed_is_no_use_from_elsewhere() {
 
 /// RFC 5881 section 5.
 #[test]
-fn over_one_hop_only_ttl_255_is_taken() {
+pub(crate) fn over_one_hop_only_ttl_255_is_taken() {
     let (mut table, now) = (Table::new(1), now());
     let id = table.add(now, Peer::single_hop(R1, None), timers());
     let down = packet(State::Down, 0);
@@ -93,7 +93,7 @@ fn over_one_hop_only_ttl_255_is_taken() {
 
 /// RFC 5883 sections 4 and 5.
 #[test]
-fn over_several_hops_both_addresses_and_the_least_ttl_count() {
+pub(crate) fn over_several_hops_both_addresses_and_the_least_ttl_count() {
     let (mut table, now) = (Table::new(1), now());
     let far = table.add(now, Peer::multihop(R1, Some(US), 250), timers());
     let near = table.add(now, Peer::single_hop(R1, None), timers());

@@ -73,7 +73,7 @@ fn what_section_6_8_6_says_must_be_discarded_is_refused_by_name() {
 }
 
 #[test]
-fn no_discriminator_of_ours_is_allowed_in_down_and_admin_down_only() {
+pub(crate) fn no_discriminator_of_ours_is_allowed_in_down_and_admin_down_only() {
     for (state, fine) in [(State::AdminDown, true), (State::Down, true), (State::Init, false), (State::Up, false)] {
         let packet = Control { state, your_discriminator: 0, ..sample() };
         assert_eq!(Control::decode(&packet.encode()).is_ok(), fine, "{state}");
