@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 /// The first byte chooses: bit 0 multihop, bit 1 with our discriminator written in, bits 2-7 the TTL's upper ones.
-pub fn run(data: &[u8]) {
+pub(crate) fn run(data: &[u8]) {
     let Some((how, packet)) = data.split_first() else { return };
     if let Ok(decoded) = Control::decode(packet) {
         let again = Control::decode(&decoded.encode());
