@@ -1,6 +1,7 @@
 //! Carries out what the node says: sockets, the kernel, the keeper, the queues to the runtime.
 
 use super::api::{Recorded, WorkerFigures};
+use super::bgp::Desk;
 use super::exec::ExecDesk;
 use super::fifo::{FifoState, Line, Subject};
 use super::lateness::{Histogram, Snapshot};
@@ -85,6 +86,7 @@ pub(super) struct Outputs {
     pub(super) executor: Executor,
     pub(super) keeper: KeeperLink,
     pub(super) channel: Option<UdpChannel>,
+    pub(super) bgp: Desk,
     pub(super) ends: ProtocolEnds,
     /// Results not yet told to the node. Bounded by what one turn's outputs can cause.
     pub(super) outcomes: VecDeque<Outcome>,
@@ -121,7 +123,7 @@ struct Names {
 }
 
 impl Outputs {
-    pub(super) fn new(config: &Config, executor: Executor, keeper: KeeperLink, ends: ProtocolEnds) -> Self {
+    pub(super) fn new(config: &Config, executor: Executor, keeper: KeeperLink, bgp: Desk, ends: ProtocolEnds) -> Self {
         let run_by_keeper = |vip: &holdfast_node::config::Vip| {
             let balancers = vip.balancers.iter().filter_map(|b| config.balancers.get(usize::from(b.0)));
             let run = balancers.filter(|b| matches!(b.source, ProcessSource::Command(_)));
@@ -144,6 +146,7 @@ impl Outputs {
             executor,
             keeper,
             channel: None,
+            bgp,
             ends,
             outcomes: VecDeque::new(),
             probed,
@@ -216,6 +219,12 @@ impl Outputs {
                 let sent = self.channel.as_ref().is_some_and(|c| c.send(to, &bytes).is_ok());
                 self.count.send_errors += u64::from(!sent);
             }
+            Output::Bgp { neighbor, output } => self.bgp.carry_out(Instant::now(), neighbor, output),
+            Output::BgpSession { conn, session } => {
+                let socket = conn.and_then(|conn| self.bgp.duplicate(&session.neighbor, conn));
+                self.keeper.send(ToKeeper::BgpSession(session), socket.as_ref().map(AsFd::as_fd));
+            }
+            Output::Bfd(sessions) => self.keeper.send(ToKeeper::Bfd(sessions), None),
             Output::Probe { vip, ifindex, source, target, tries, wait } => {
                 self.probe(vip, ifindex, source, target, tries, wait);
             }
@@ -403,6 +412,7 @@ impl Outputs {
             add(&format!("dropped_{name}"), *value);
         }
         add("disk_errors", f.disk_errors);
+        add("bgp_strangers", self.bgp.strangers);
         add("channel_send_errors", self.count.send_errors);
         add("channel_receive_errors", self.count.channel_errors);
         add("vrrp_receive_errors", self.count.vrrp_errors);

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `startup` | what is read before rights are given away |
 //! | `protocol`, `emit` | the protocol thread: inputs, outputs |
+//! | `bgp` | the connections with routers |
+//! | `disable` | files that take a VIP out |
 //! | `link`, `exec` | the line to the keeper, programs that it runs for us |
 //! | `flood` | how often a socket is read that brings garbage |
 //! | `queues` | everything between the protocol thread and the runtime |
@@ -19,6 +21,8 @@
 //! ([`crate::reconcile`] does). It moves inputs and outputs, each over a bounded queue.
 
 pub mod api;
+mod bgp;
+mod disable;
 mod emit;
 mod exec;
 pub mod fifo;
@@ -35,7 +39,7 @@ mod startup;
 #[cfg(test)]
 mod testing;
 
-pub(crate) use startup::secret_key;
+pub(crate) use startup::{password, secret_key};
 
 use crate::balancer::watch;
 use crate::keeper::channel::{End, Received, WorkerEnd};
@@ -102,6 +106,7 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     keeper.send(&hello, reader.as_ref().map(AsFd::as_fd)).map_err(|e| format!("keeper: {e}"))?;
     drop(reader);
     let mut boot = startup::boot(&config, &options.state_dir, &mut notes)?;
+    let keys = startup::passwords(&config)?;
     startup::prepare_state_dir(&options.state_dir, USER, &mut notes);
     if let Some(path) = &config.fifo {
         let user = nix::unistd::User::from_name(USER).ok().flatten();
@@ -122,7 +127,8 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     let checks = config.checks.clone();
     let fifo = config.fifo.clone();
     let managed = config.vips.iter().flat_map(|vip| vip.addresses.iter().map(|address| address.ip)).collect();
-    let setup = protocol::Setup { config, boot, keeper, watcher, ends: protocol_ends, pulse };
+    let disable = disable::files(&config);
+    let setup = protocol::Setup { config, boot, keys, keeper, watcher, ends: protocol_ends, pulse };
     let (ended_in, ended) = tokio::sync::oneshot::channel();
     let thread = std::thread::Builder::new().name("protocol".to_owned());
     let thread = thread.spawn(move || {
@@ -148,6 +154,7 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
         managed,
         lookers,
         fifo,
+        disable,
         ends: runtime_ends,
         api,
         ended,
@@ -171,8 +178,7 @@ fn await_boot(keeper: &mut WorkerEnd, boot: &mut Boot) -> Result<String, String>
     loop {
         match keeper.receive().map_err(|e| format!("keeper: {e}"))? {
             Received::Message(ToWorker::Boot { resume, pseudo_header, former_end, bgp_restarting, .. }, _) => {
-                (boot.resume, boot.pseudo_header) = (resume, pseudo_header);
-                boot.bgp_restarting = bgp_restarting;
+                (boot.resume, boot.pseudo_header, boot.bgp_restarting) = (resume, pseudo_header, bgp_restarting);
                 return Ok(former_end);
             }
             Received::Message(ToWorker::Stop { .. }, _) => return Err("told to stop before the start".to_owned()),

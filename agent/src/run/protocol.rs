@@ -4,6 +4,7 @@
 //! next turn, so that no flood on one keeps another from being heard. What this loop refuses to do: touch a file,
 //! format a log line, resolve a name, start a program, wait for anything but its own sources.
 
+use super::bgp::Desk;
 use super::emit::{Outcome, Outputs};
 use super::flood::Flood;
 use super::lateness::Histogram;
@@ -14,11 +15,12 @@ use crate::balancer::watch::Watcher;
 use crate::keeper::channel::WorkerEnd;
 use crate::keeper::pulse::Pulse;
 use crate::os::monitor::{Monitor, MonitorEvent};
+use crate::os::tcp::Key;
 use crate::os::timerfd::TimerFd;
 use crate::os::vrrp::Batch;
 use crate::os::{sched, udp::UdpChannel};
 use crate::reconcile::Executor;
-use holdfast_node::config::{BalancerId, BalancerKind, Config, ProcessSource, VipId};
+use holdfast_node::config::{BalancerId, BalancerKind, Config, NeighborId, ProcessSource, VipId};
 use holdfast_node::io::Boot;
 use holdfast_node::keeper::ipc::{ToKeeper, ToWorker};
 use holdfast_node::{Input, Node};
@@ -29,6 +31,8 @@ use std::time::{Duration, Instant};
 
 /// Packets, datagrams or events of one source per turn.
 const PER_SOURCE: usize = 64;
+/// Of routers per turn: 64 KiB each at most.
+const ROUTERS: usize = 8;
 /// Messages of the keeper and deaths per turn.
 const FEW: usize = 16;
 /// Turns with something to do that follow each other without a look at what is new.
@@ -56,6 +60,8 @@ const GOODBYE: Duration = Duration::from_millis(100);
 pub(super) struct Setup {
     pub(super) config: Config,
     pub(super) boot: Boot,
+    /// Of the neighbours, in their order.
+    pub(super) keys: Vec<Option<Key>>,
     pub(super) keeper: WorkerEnd,
     /// Where beats go that wake nobody.
     pub(super) pulse: Option<Pulse>,
@@ -101,6 +107,8 @@ struct Protocol {
     timer: TimerFd,
     /// For datagrams of the channel.
     buffer: Vec<u8>,
+    /// For what routers say; taken while it is handled.
+    routers: Vec<u8>,
     /// For adverts; taken while they are handled.
     batch: Option<Box<Batch>>,
     pulse: Option<Pulse>,
@@ -125,7 +133,7 @@ struct Protocol {
 
 impl Protocol {
     fn new(setup: Setup) -> Result<Self, String> {
-        let Setup { config, boot, keeper, pulse, watcher, ends } = setup;
+        let Setup { config, boot, keys, keeper, pulse, watcher, ends } = setup;
         let executor = Executor::new().map_err(|e| format!("netlink socket: {e}"))?;
         let mut monitor = Monitor::open().map_err(|e| format!("netlink events: {e}"))?;
         let follow = config.vips.iter().any(|vip| !vip.routes.is_empty() || !vip.rules.is_empty());
@@ -135,7 +143,8 @@ impl Protocol {
         let now = Instant::now();
         let bind_at = config.cluster.is_some().then_some(now);
         let beat_every = super::startup::hang_limit(&config) / BEATS_PER_LIMIT;
-        let outputs = Outputs::new(&config, executor, link, ends);
+        let desk = config.bgp.as_ref().map(|bgp| Desk::new(bgp, keys, now)).unwrap_or_default();
+        let outputs = Outputs::new(&config, executor, link, desk, ends);
         let mut protocol = Self {
             node: Node::new(config, boot, now),
             outputs,
@@ -143,6 +152,7 @@ impl Protocol {
             watcher,
             timer,
             buffer: vec![0; MAX_DATAGRAM],
+            routers: Vec::new(),
             batch: Some(Box::new(Batch::new())),
             pulse,
             beat_at: None,
@@ -210,6 +220,7 @@ impl Protocol {
         let mut busy = self.turn_vrrp(cx);
         busy |= self.turn_clock();
         busy |= self.turn_balancers(cx);
+        busy |= self.turn_bgp(cx);
         busy |= self.turn_monitor(cx);
         busy |= self.turn_channel(cx);
         busy |= self.turn_keeper(cx);
@@ -233,7 +244,7 @@ impl Protocol {
     fn due(&self) -> Option<Instant> {
         let beat = self.beat_at.map_or_else(Instant::now, |at| at + self.beat_every);
         let beat = [Some(beat), Some(self.next_figures), self.bind_at, self.monitor_at, self.stop_limit];
-        let others = [self.node.poll_timeout(), self.watcher.poll_timeout()];
+        let others = [self.node.poll_timeout(), self.watcher.poll_timeout(), self.outputs.bgp.poll_timeout()];
         let floods = self.floods.iter().map(Flood::poll_timeout);
         beat.into_iter().chain(others).chain(floods).flatten().min()
     }
@@ -363,6 +374,22 @@ impl Protocol {
         count > 0
     }
 
+    fn turn_bgp(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut buffer = std::mem::take(&mut self.routers);
+        let mut count = 0;
+        while count < ROUTERS
+            && let Poll::Ready((neighbor, event)) = self.outputs.bgp.poll_next(cx, Instant::now(), &mut buffer)
+        {
+            count += 1;
+            self.feed(Input::Bgp { neighbor, input: event.into_input(&buffer) });
+        }
+        self.routers = buffer;
+        if let Some((port, errno)) = self.outputs.bgp.take_listen_error() {
+            self.outputs.note(Note::BgpListen { port, errno });
+        }
+        count > 0
+    }
+
     fn turn_monitor(&mut self, cx: &mut Context<'_>) -> bool {
         // What the kernel lists must not be older than what the node knows of its own steps.
         if self.monitor_at.is_some() || self.outputs.is_behind() {
@@ -450,7 +477,6 @@ impl Protocol {
         match message {
             // Answered before this thread began.
             ToWorker::Boot { .. } => {}
-            ToWorker::Bfd(_) => {}
             ToWorker::Lapsed { vip, role_epoch } => {
                 let position = self.node.config().vips.iter().position(|v| v.name.as_str() == vip);
                 if let Some(id) = position.and_then(|p| u16::try_from(p).ok()) {
@@ -466,6 +492,11 @@ impl Protocol {
             ToWorker::BalancerExited { name, pid, what } => {
                 if let Some(id) = self.balancer(&name) {
                     self.watcher.exited(Instant::now(), id, pid, &what);
+                }
+            }
+            ToWorker::Bfd(report) => {
+                if let Some(neighbor) = self.neighbor(&report.neighbor) {
+                    self.feed(Input::Bfd { neighbor, state: report.state, diag: report.diag });
                 }
             }
             ToWorker::ExecDone { token, result, output } => self.outputs.exec_done(token, &result, &output),
@@ -486,6 +517,11 @@ impl Protocol {
     fn balancer(&self, name: &str) -> Option<BalancerId> {
         let position = self.node.config().balancers.iter().position(|b| b.name.as_str() == name)?;
         u16::try_from(position).ok().map(BalancerId)
+    }
+
+    fn neighbor(&self, name: &str) -> Option<NeighborId> {
+        let mut neighbors = self.node.config().bgp.iter().flat_map(|bgp| bgp.each());
+        neighbors.find(|(_, neighbor)| neighbor.name == name).map(|(id, _)| id)
     }
 
     fn turn_requests(&mut self, cx: &mut Context<'_>) -> bool {
@@ -510,6 +546,8 @@ impl Protocol {
             // Err of either: the runtime is ending, so are we.
             if let Poll::Ready(Some(done)) = self.outputs.ends.results.poll_recv(cx) {
                 self.feed(Outcome::Check(done).into_input());
+            } else if let Poll::Ready(Some((vip, disabled))) = self.outputs.ends.disabled.poll_recv(cx) {
+                self.feed(Input::Disabled { vip, disabled });
             } else if let Poll::Ready(Some(outcome)) = self.outputs.probed.poll_recv(cx) {
                 self.feed(outcome.into_input());
             } else {

@@ -4,7 +4,7 @@ use super::api::{Asked, REQUESTS_MAX, Recorded, WorkerFigures};
 use super::fifo::Line;
 use crate::check;
 use crate::os::sched;
-use holdfast_node::config::CheckId;
+use holdfast_node::config::{CheckId, VipId};
 use holdfast_node::drain::Intents;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,6 +20,8 @@ const PROBES_MAX: usize = 256;
 const RESULTS_MAX: usize = 256;
 /// States on their way to the notify fifo. Full → dropped and counted; the next change of that VIP tells the truth.
 const LINES_MAX: usize = 1_024;
+/// Disable files that came or went. Full → the reader waits, and then tells what is true by then.
+const DISABLED_MAX: usize = 64;
 /// Things to log. Full → dropped and counted.
 const NOTES_MAX: usize = 64;
 
@@ -42,6 +44,8 @@ pub(super) enum Note {
     ChannelBound { listen: SocketAddr },
     /// The kernel's events can't be read; tried again.
     Monitor { errno: i32 },
+    /// Nobody can connect to us by BGP; tried again every second.
+    BgpListen { port: u16, errno: i32 },
     /// The keeper is gone.
     KeeperGone,
     /// The keeper wants us to stop.
@@ -59,6 +63,7 @@ pub(super) enum Note {
 pub(super) struct ProtocolEnds {
     pub(super) requests: mpsc::Receiver<Asked>,
     pub(super) results: mpsc::Receiver<check::Done>,
+    pub(super) disabled: mpsc::Receiver<(VipId, bool)>,
     pub(super) events: mpsc::Sender<Recorded>,
     pub(super) probes: mpsc::Sender<StartProbe>,
     pub(super) intents: watch::Sender<Intents>,
@@ -74,6 +79,7 @@ pub(super) struct ProtocolEnds {
 pub(super) struct RuntimeEnds {
     pub(super) requests: mpsc::Sender<Asked>,
     pub(super) results: mpsc::Sender<check::Done>,
+    pub(super) disabled: mpsc::Sender<(VipId, bool)>,
     pub(super) events: mpsc::Receiver<Recorded>,
     pub(super) probes: mpsc::Receiver<StartProbe>,
     /// Only the last intents count: a newer one overwrites what isn't stored yet.
@@ -110,6 +116,7 @@ impl DiskFigures {
 pub(super) fn pair(stored: Intents, fifo: bool) -> (ProtocolEnds, RuntimeEnds) {
     let (requests_in, requests) = mpsc::channel(REQUESTS_MAX);
     let (results_in, results) = mpsc::channel(RESULTS_MAX);
+    let (disabled_in, disabled) = mpsc::channel(DISABLED_MAX);
     let (events, events_out) = mpsc::channel(EVENTS_MAX);
     let (probes, probes_out) = mpsc::channel(PROBES_MAX);
     let (intents, intents_out) = watch::channel(stored);
@@ -119,10 +126,11 @@ pub(super) fn pair(stored: Intents, fifo: bool) -> (ProtocolEnds, RuntimeEnds) {
     let lines = fifo.then_some(lines);
     let disk = Arc::<DiskFigures>::default();
     let protocol =
-        ProtocolEnds { requests, results, events, probes, intents, figures, notes, lines, disk: Arc::clone(&disk) };
+        ProtocolEnds { requests, results, disabled, events, probes, intents, figures, notes, lines, disk: Arc::clone(&disk) };
     let runtime = RuntimeEnds {
         requests: requests_in,
         results: results_in,
+        disabled: disabled_in,
         events: events_out,
         probes: probes_out,
         intents: intents_out,

@@ -8,7 +8,7 @@ use super::queues::{DiskFigures, Note, RuntimeEnds, StartProbe};
 use super::{intents, journal};
 use crate::balancer::watch::Looker;
 use crate::{check, ctl};
-use holdfast_node::config::Check;
+use holdfast_node::config::{Check, VipId};
 use holdfast_node::drain::Intents;
 use holdfast_node::journal::Severity;
 use std::collections::BTreeSet;
@@ -44,6 +44,8 @@ pub(super) struct Setup {
     /// The addresses that this node manages.
     pub(super) managed: BTreeSet<IpAddr>,
     pub(super) lookers: Vec<Looker>,
+    /// Files that take a VIP out while they are there.
+    pub(super) disable: Vec<(VipId, PathBuf)>,
     /// keepalived's notify fifo.
     pub(super) fifo: Option<PathBuf>,
     pub(super) ends: RuntimeEnds,
@@ -88,7 +90,7 @@ pub(super) fn run(setup: Setup) -> Result<Ended, String> {
 }
 
 async fn main(setup: Setup) -> Result<Ended, String> {
-    let Setup { state_dir, checks, managed, lookers, fifo, ends, api, ended } = setup;
+    let Setup { state_dir, checks, managed, lookers, disable, fifo, ends, api, ended } = setup;
     let stop = CancellationToken::new();
     let last_words = TaskTracker::new();
     let ring = Arc::new(EventRing::new());
@@ -96,6 +98,7 @@ async fn main(setup: Setup) -> Result<Ended, String> {
     tokio::spawn(notes(ends.notes));
     let runner = check::Runner::new(&checks, ends.results, Handle::current()).with_managed(managed);
     tokio::spawn(probes(runner, ends.probes));
+    tokio::spawn(super::disable::watch(disable, ends.disabled));
     for looker in lookers {
         tokio::spawn(looker.run());
     }
@@ -230,6 +233,13 @@ async fn notes(mut notes: mpsc::Receiver<Note>) {
             }
             Note::ChannelBound { listen } => tracing::info!("peers' channel: {listen} is bound now"),
             Note::Monitor { errno } => tracing::error!("network events: {}; tried again", said(errno)),
+            Note::BgpListen { port, errno } => {
+                tracing::error!(
+                    "bgp: can't listen on port {port}: {}; tried again every second, routers that wait for us to be \
+                     called can't connect (listen = false where another speaker has the port)",
+                    said(errno)
+                );
+            }
             Note::KeeperGone => tracing::error!("the keeper is gone: leaving in order"),
             Note::Stop { deadline } => tracing::info!("told to stop within {} ms", deadline.as_millis()),
             Note::StopLate => tracing::error!("not released in time: the rest is left to the keeper"),

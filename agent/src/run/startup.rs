@@ -2,8 +2,9 @@
 
 use super::{intents, journal};
 use crate::config::file::{in_words, open_regular};
+use crate::os::tcp::Key;
 use crate::os::vmac::parent_settings;
-use holdfast_node::config::Config;
+use holdfast_node::config::{self, Config};
 use holdfast_node::io::Boot;
 use holdfast_statesync::key::SecretKey;
 use holdfast_vrrp::Family;
@@ -52,35 +53,54 @@ fn fill_random(mut rest: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads the key, but only from a file that nobody else can have written or (beyond the owner and group) read.
+/// Reads the node's key.
 pub(crate) fn secret_key(path: &Path) -> Result<SecretKey, String> {
-    let said = |e: io::Error| format!("{}: {}", path.display(), in_words(&e));
-    let mut file = open_regular(path).map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => format!("{}; make one with `holdfast keygen`", said(e)),
-        _ => said(e),
+    let bytes = read_secret(path, "a key file (holdfast keygen makes one)").map_err(|(e, said)| match e {
+        io::ErrorKind::NotFound => format!("{said}; make one with `holdfast keygen`"),
+        _ => said,
     })?;
+    let text = std::str::from_utf8(&bytes)
+        .map_err(|_| format!("{}: not a key file (holdfast keygen makes one)", path.display()))?;
+    SecretKey::from_text(text.trim()).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Reads a neighbour's password.
+pub(crate) fn password(path: &Path) -> Result<Key, String> {
+    let bytes = read_secret(path, "a password of at most 80 bytes").map_err(|(_, said)| said)?;
+    let text = config::password(&bytes).map_err(|why| format!("{} {why}", path.display()))?;
+    Key::new(text).ok_or_else(|| format!("{}: a TCP MD5 key has 1 to 80 bytes", path.display()))
+}
+
+/// The neighbours' passwords, in the order of the neighbours.
+pub(super) fn passwords(config: &Config) -> Result<Vec<Option<Key>>, String> {
+    let neighbors = config.bgp.iter().flat_map(|bgp| &bgp.neighbors);
+    neighbors.map(|neighbor| neighbor.password_file.as_deref().map(password).transpose()).collect()
+}
+
+/// What is in a file, but only if nobody else can have written or (beyond the owner and group) read it. `what`: what it
+/// should be. An error's kind is that of opening it.
+fn read_secret(path: &Path, what: &str) -> Result<Zeroizing<Vec<u8>>, (io::ErrorKind, String)> {
+    let said = |e: io::Error| (e.kind(), format!("{}: {}", path.display(), in_words(&e)));
+    let refused = |why: String| (io::ErrorKind::Other, format!("{}: {why}", path.display()));
+    let mut file = open_regular(path).map_err(said)?;
     // Of the open file, not of whatever the path names by now.
     let meta = file.metadata().map_err(said)?;
     let mode = meta.mode() & 0o7777;
     if meta.len() > KEY_FILE_MAX {
-        return Err(format!("{}: not a key file (holdfast keygen makes one)", path.display()));
+        return Err(refused(format!("not {what}")));
     }
     if mode & FORBIDDEN != 0 {
-        return Err(format!(
-            "{}: mode {mode:04o} lets others read or change the key; chmod 0600 it (0640 is accepted)",
-            path.display()
-        ));
+        return Err(refused(format!(
+            "mode {mode:04o} lets others read or change the key; chmod 0600 it (0640 is accepted)"
+        )));
     }
     let own = rustix::process::geteuid().as_raw();
     if meta.uid() != 0 && meta.uid() != own {
-        return Err(format!("{}: owned by user {}, neither root nor the agent's ({own})", path.display(), meta.uid()));
+        return Err(refused(format!("owned by user {}, neither root nor the agent's ({own})", meta.uid())));
     }
-    let mut text = Zeroizing::new(String::new());
-    file.by_ref().take(KEY_FILE_MAX).read_to_string(&mut text).map_err(|e| match e.kind() {
-        io::ErrorKind::InvalidData => format!("{}: not a key file (holdfast keygen makes one)", path.display()),
-        _ => said(e),
-    })?;
-    SecretKey::from_text(text.trim()).map_err(|e| format!("{}: {e}", path.display()))
+    let mut bytes = Zeroizing::new(Vec::new());
+    file.by_ref().take(KEY_FILE_MAX).read_to_end(&mut bytes).map_err(said)?;
+    Ok(bytes)
 }
 
 /// Makes the state directory, and gives it and what a former agent left in it to the user that the worker becomes.
@@ -127,7 +147,8 @@ pub(super) fn vmac_parents(config: &Config) -> Vec<String> {
 
 /// Without a beat for this long the worker counts as hung (DESIGN "Processes and threads").
 pub(super) fn hang_limit(config: &Config) -> Duration {
-    let shortest = config.vips.iter().map(|v| v.vrrp.interval.duration()).min().unwrap_or_default();
+    let on_a_segment = config.vips.iter().filter(|vip| !vip.anycast());
+    let shortest = on_a_segment.map(|vip| vip.vrrp.interval.duration()).min().unwrap_or_default();
     Duration::from_millis(300).max(shortest * 3)
 }
 
