@@ -9,7 +9,7 @@
 mod listener;
 mod signature;
 
-pub use listener::Listener;
+pub use listener::{Accepted, Listener};
 pub use signature::{KEY_MAX, Key};
 
 use super::asyncfd::AsyncDescriptor;

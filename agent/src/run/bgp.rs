@@ -202,10 +202,8 @@ impl Desk {
 
     fn dial(&mut self, neighbor: NeighborId, conn: ConnId) {
         let Some(line) = self.lines.get_mut(usize::from(neighbor.0)) else { return };
-        let dialled = match (&line.problem, line.way()) {
-            (Some(why), _) | (None, Err(why)) => Err(why.clone()),
-            (None, Ok(way)) => Connection::dial(&way).map_err(|e| tcp::in_words(&e)),
-        };
+        let way = line.problem.clone().map_or_else(|| line.way(), Err);
+        let dialled = way.and_then(|way| Connection::dial(&way).map_err(|e| tcp::in_words(&e)));
         match dialled {
             Ok(connection) => line.open.push(Open { conn, connection, dialling: true, ending: None }),
             Err(why) => self.ready.push_back((neighbor, Event::ConnectFailed { conn, why })),

@@ -236,8 +236,6 @@ impl Outputs {
                 }
             }
             Output::Owner(record) => self.owner(record),
-            Output::Bgp { .. } | Output::BgpSession { .. } => {}
-            Output::Bfd(specs) => self.keeper.send(ToKeeper::Bfd(specs), None),
             Output::Event(event) => {
                 let entry = Recorded { wall: SystemTime::now(), event };
                 self.count.events_dropped += u64::from(self.ends.events.try_send(entry).is_err());

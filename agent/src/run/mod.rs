@@ -39,7 +39,7 @@ mod startup;
 #[cfg(test)]
 mod testing;
 
-pub(crate) use startup::{password, secret_key};
+pub(crate) use startup::secret_key;
 
 use crate::balancer::watch;
 use crate::keeper::channel::{End, Received, WorkerEnd};

@@ -65,7 +65,7 @@ pub(crate) fn secret_key(path: &Path) -> Result<SecretKey, String> {
 }
 
 /// Reads a neighbour's password.
-pub(crate) fn password(path: &Path) -> Result<Key, String> {
+pub(super) fn password(path: &Path) -> Result<Key, String> {
     let bytes = read_secret(path, "a password of at most 80 bytes").map_err(|(_, said)| said)?;
     let text = config::password(&bytes).map_err(|why| format!("{} {why}", path.display()))?;
     Key::new(text).ok_or_else(|| format!("{}: a TCP MD5 key has 1 to 80 bytes", path.display()))
