@@ -142,16 +142,25 @@ impl Node {
 
     /// The first interlock that holds and isn't forced.
     fn interlock(&self, now: Instant, force: &[String]) -> Option<(&'static str, String)> {
-        self.config.cluster.as_ref()?;
         let plan = crate::decide::decide(&self.config, &self.world, now);
         for ((id, view), plan) in self.ids().zip(&self.world.vips).zip(&plan.vips) {
-            let serves = view.state == State::Active || plan.fitness == Fitness::Fit;
-            if !serves || !self.world.able_peers(id, now).is_empty() {
+            let vip = self.vip_config(id);
+            // Without a channel VRRP takes back what nobody took. BGP doesn't learn of that.
+            if self.config.cluster.is_none() && !vip.anycast() {
+                continue;
+            }
+            let serves = view.state == State::Active || plan.fitness == Fitness::Fit || self.anycast_here(id);
+            let enough = vip.bgp.as_ref().filter(|_| vip.anycast()).map_or(1, |bgp| usize::from(bgp.min_announcing));
+            if !serves || self.world.able_peers(id, now).len() >= enough {
                 continue;
             }
             let name = self.vip_name(id);
-            let (interlock, why) = if self.world.all_peers_known(id, now) {
-                (LAST_NODE, format!("no other node can serve {name} now"))
+            let (interlock, why) = if self.config.cluster.is_none() {
+                (PEER_UNKNOWN, format!("without [cluster] nothing says that another node announces {name}"))
+            } else if self.world.all_peers_known(id, now) {
+                let others =
+                    if enough > 1 { format!("fewer than {enough} other nodes") } else { "no other node".to_owned() };
+                (LAST_NODE, format!("{others} can serve {name} now"))
             } else {
                 (PEER_UNKNOWN, format!("no fresh word of a peer says that it can serve {name}"))
             };
@@ -234,6 +243,7 @@ impl Node {
         if self.drain.is_none() && self.stop.is_none() {
             return;
         }
+        self.regret(now);
         let ours = self.ours();
         if ours.is_empty()
             && let Some(drain) = self.drain.take()
@@ -256,6 +266,21 @@ impl Node {
                 self.view_mut(id).leaving = None;
             }
             self.dirty.all = true;
+        }
+    }
+
+    /// While a drain still waits with its routes out, the others may fail: then they stay out.
+    fn regret(&mut self, now: Instant) {
+        let Some(drain) = self.drain.as_ref().filter(|_| !self.forced && self.stop.is_none()) else { return };
+        let cause = drain.event;
+        let lonely = |id: &crate::config::VipId| {
+            let unit = self.vip_config(*id);
+            let told = unit.anycast() && self.view(*id).bgp.offered.is_some();
+            told && self.world.able_peers(*id, now).is_empty()
+        };
+        if let Some(id) = self.ids().find(lonely) {
+            let why = format!("nobody else can serve {} any more: this node keeps it", self.vip_name(id));
+            self.end_drain(now, cause, "peer lost", Answer::PeerLost(why));
         }
     }
 

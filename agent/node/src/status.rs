@@ -2,6 +2,7 @@
 
 mod judge;
 mod neighbor;
+mod sessions;
 
 use crate::config::{BalancerKind, CheckId, Leg, Member, VipId};
 use crate::decide::{VipPlan, decide};
@@ -73,9 +74,11 @@ pub struct VipStatus {
     /// The group that it moves with.
     #[serde(default)]
     pub group: Option<String>,
-    /// `active`, `backup`, `off`.
+    /// `active`, `backup`, `off`; of one that BGP alone announces: `announced`, `waiting` (it would be, and no router
+    /// listens, or its address isn't there yet), `withdrawn`.
     pub state: String,
-    /// Name of the node that owns it as far as is known (an address when its name isn't known).
+    /// Name of the node that owns it as far as is known (an address when its name isn't known); of one that BGP alone
+    /// announces: of all that announce it.
     pub owner: Option<String>,
     /// Milliseconds since `state` changed.
     pub age_ms: u64,
@@ -108,6 +111,20 @@ pub struct VipStatus {
     pub heard: Option<HeardStatus>,
     /// Grows at each change of role.
     pub role_epoch: u64,
+    /// How it is announced by BGP.
+    #[serde(default)]
+    pub route: Option<RouteStatus>,
+}
+
+/// How a VIP is announced by BGP.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteStatus {
+    /// `normal`, `down`, `disabled`, `graceful_shutdown`; absent: withdrawn.
+    pub form: Option<String>,
+    /// Neighbours that are up and hear of it.
+    pub told: Vec<String>,
+    /// All that are to hear of it.
+    pub neighbors: Vec<String>,
 }
 
 /// One virtual router on the wire.
@@ -270,7 +287,8 @@ pub(crate) fn of(node: &Node, now: Instant) -> Status {
     let rows: Vec<(VipId, VipStatus)> =
         node.ids().zip(&plan.vips).flat_map(|(id, plan)| members(node, id, plan, now)).collect();
     let peers = peers(node, now);
-    let (verdict, summary, warnings) = judge::judge(node, &rows, &peers, now);
+    let neighbors = sessions::neighbors(node, now);
+    let (verdict, summary, warnings) = judge::judge(node, &rows, &peers, &neighbors, now);
     let mut counters = node.counters.clone();
     counters.insert("checks_late".to_owned(), node.checks.late);
     counters.extend(node.refused.counters());
@@ -286,7 +304,7 @@ pub(crate) fn of(node: &Node, now: Instant) -> Status {
         age_ms: age_ms(now, node.started),
         vips: rows.into_iter().map(|(_, vip)| vip).collect(),
         peers,
-        neighbors: Vec::new(),
+        neighbors,
         balancers: balancers(node, now),
         checks: checks(node, now),
         drain: drain(node, now),
@@ -338,16 +356,20 @@ fn vip(node: &Node, id: VipId, member: &Member, plan: &VipPlan, now: Instant) ->
     VipStatus {
         name: member.name.as_str().to_owned(),
         group: config.group.then(|| config.name.as_str().to_owned()),
-        state: state_word(view.state).to_owned(),
+        state: if config.anycast() { anycast_word(node, id) } else { state_word(view.state) }.to_owned(),
         owner: owner(node, id, now),
         age_ms: age_ms(now, view.since),
         addresses: config.addresses.iter().filter(|a| member.addresses.contains(&a.ip)).map(address).collect(),
         priority: run.priority,
-        configured_priority: config.vrrp.priority.get(),
+        configured_priority: if config.anycast() { 0 } else { config.vrrp.priority.get() },
         interface: first.map(|leg| leg.interface.as_str().to_owned()).unwrap_or_default(),
         vrid: first.map_or(0, |leg| leg.vrid.get()),
         legs: legs.map(|(l, config)| leg(node, id, l, config)).collect(),
-        interval_ms: u64::try_from(config.vrrp.interval.duration().as_millis()).unwrap_or(u64::MAX),
+        interval_ms: if config.anycast() {
+            0
+        } else {
+            u64::try_from(config.vrrp.interval.duration().as_millis()).unwrap_or(u64::MAX)
+        },
         fitness: fitness_word(plan.fitness).to_owned(),
         fitness_age_ms: age_ms(now, run.fitness_since),
         fail_open: view.last_resort || plan.fail_open,
@@ -355,12 +377,16 @@ fn vip(node: &Node, id: VipId, member: &Member, plan: &VipPlan, now: Instant) ->
         peers: peer_views(node, id, now),
         heard,
         role_epoch: view.role_epoch,
+        route: sessions::route(node, id),
     }
 }
 
 /// The owner as far as is known: ourselves, else who says so over the channel, else who was heard on the segment.
 fn owner(node: &Node, id: VipId, now: Instant) -> Option<String> {
     let view = node.view(id);
+    if node.vip_config(id).anycast() {
+        return announcers(node, id, now);
+    }
     if view.state == State::Active {
         return Some(node.config.node.as_str().to_owned());
     }
@@ -372,6 +398,28 @@ fn owner(node: &Node, id: VipId, now: Instant) -> Option<String> {
             && now.saturating_duration_since(h.at) <= h.interval.duration() * 4
     };
     view.heard.filter(fresh).map(|h| h.from.to_string())
+}
+
+/// See [`VipStatus::state`].
+fn anycast_word(node: &Node, id: VipId) -> &'static str {
+    let view = node.view(id);
+    match view.bgp.held {
+        true if crate::bgp::announced(node.vip_config(id), view, &node.world) => "announced",
+        true => "waiting",
+        false => "withdrawn",
+    }
+}
+
+/// All nodes that announce it, as far as is known.
+fn announcers(node: &Node, id: VipId, now: Instant) -> Option<String> {
+    let here = anycast_word(node, id) == "announced";
+    let here = here.then(|| node.config.node.as_str().to_owned());
+    let peers = node.config.cluster.iter().flat_map(|c| &c.peers).zip(&node.world.peers);
+    let active =
+        |(_, view): &(_, &crate::world::PeerView)| view.vip(id, now).is_some_and(|report| report.role == Role::Active);
+    let peers = peers.filter(active).map(|(peer, _)| peer.name.as_str().to_owned());
+    let names: Vec<String> = here.into_iter().chain(peers).collect();
+    (!names.is_empty()).then(|| names.join(", "))
 }
 
 fn peer_views(node: &Node, id: VipId, now: Instant) -> Vec<PeerView> {

@@ -127,7 +127,11 @@ fn vips(vips: &[VipStatus]) -> String {
         // The VIPs of a group share their fate, and the reasons for it: said with the first of them.
         let again = vip.group.is_some() && told == vip.group.as_ref();
         told = vip.group.as_ref();
-        for address in vip.addresses.iter().filter(|a| a.present != (vip.state == "active")) {
+        for address in vip
+            .addresses
+            .iter()
+            .filter(|a| a.present != matches!(vip.state.as_str(), "active" | "announced" | "waiting"))
+        {
             let is = if address.present { "is" } else { "is not" };
             line(&format!("{} {is} on {}", address.address, address.interface));
         }
@@ -356,6 +360,7 @@ mod tests {
             }],
             heard: Some(HeardStatus { from: "192.0.2.11".to_owned(), priority: 254, age_ms: 40 }),
             role_epoch: 1,
+            route: None,
         };
         let peer = PeerStatus {
             name: "lb1".to_owned(),
@@ -422,6 +427,7 @@ lb1   no         never  10.1.0.11:7712
             peers: Vec::new(),
             heard: None,
             role_epoch: 1,
+            route: None,
         }
     }
 

@@ -23,6 +23,7 @@ pub(crate) mod speakers;
 use crate::config::{Config, Form, NeighborId, Vip};
 use crate::keeper::ipc::BfdState;
 use crate::world::{VipView, World};
+pub(crate) use apply::form_word;
 use damping::Penalty;
 use std::time::{Duration, Instant};
 

@@ -26,12 +26,13 @@ impl Node {
             BgpInput::Closed { conn, why } => Input::Closed { conn, why },
             BgpInput::Queued { conn, bytes } => Input::Queued { conn, bytes },
             BgpInput::Problem { why } => {
-                if let Some(why) = why.clone().filter(|_| speaker.problem != why) {
+                let old = speaker.problem.take();
+                let news = old.as_ref().map(|(_, why)| why) != why.as_ref();
+                let since = old.filter(|_| !news).map_or(now, |(since, _)| since);
+                speaker.problem = why.clone().map(|why| (since, why));
+                if let Some(why) = why.filter(|_| news) {
                     let kind = Kind::NeighborRefused { neighbor: self.neighbor_name(id), why };
                     self.event(now, None, kind);
-                }
-                if let Some(speaker) = self.speakers.get_mut(id) {
-                    speaker.problem = why;
                 }
                 return;
             }

@@ -43,8 +43,8 @@ pub(crate) struct Speaker {
     serving: bool,
     /// Its address, as the last session had it.
     pub remote: Option<IpAddr>,
-    /// Why it can be neither dialled nor accepted.
-    pub problem: Option<String>,
+    /// Why it can be neither dialled nor accepted, and since when.
+    pub problem: Option<(Instant, String)>,
     /// The keeper holds its socket.
     pub kept: bool,
     /// The link to it is up, as far as is known.
@@ -171,6 +171,11 @@ impl Speaker {
             self.peer.handle(now, Input::Routes(&self.table));
         }
         serves || changed
+    }
+
+    /// How many routes it is to hear.
+    pub(crate) fn wanted(&self) -> usize {
+        self.table.len()
     }
 
     /// A session is up: what it hears from now on is without a gap.

@@ -1,6 +1,7 @@
 //! The verdict of a status, its line, and what somebody should look at, each with its remedy.
 
-use super::{ChecksumMismatch, PeerStatus, Verdict, VipStatus, Warning};
+use super::sessions;
+use super::{ChecksumMismatch, NeighborStatus, PeerStatus, Verdict, VipStatus, Warning};
 use crate::config::VipId;
 use crate::node::Node;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ pub(super) fn judge(
     node: &Node,
     rows: &[(VipId, VipStatus)],
     peers: &[PeerStatus],
+    neighbors: &[NeighborStatus],
     now: Instant,
 ) -> (Verdict, String, Vec<Warning>) {
     let mut verdict = Verdict::Ok;
@@ -31,21 +33,32 @@ pub(super) fn judge(
         }
         let rivals = vip.peers.iter().filter(|p| p.role == "active").count() + usize::from(vip.state == "active");
         let able = node.world.able_peers(id, now).len() + usize::from(vip.fitness == "fit" && vip.state != "off");
+        let anycast = node.vip_config(id).anycast();
+        let here = matches!(vip.state.as_str(), "active" | "announced" | "waiting");
         spare = spare.min(able.saturating_sub(1));
         match &vip.owner {
             None => worse(
                 Verdict::Critical,
-                format!("{} has no owner", vip.name),
+                if anycast {
+                    format!("{} is announced by no node", vip.name)
+                } else {
+                    format!("{} has no owner", vip.name)
+                },
                 "`holdfast status` on each node says why it does not take it",
             ),
-            Some(_) if rivals > 1 => worse(
+            Some(_) if rivals > 1 && !anycast => worse(
                 Verdict::Critical,
                 format!("{} has {rivals} owners", vip.name),
                 "the nodes do not hear each other's adverts: check the segment and its filters for IP protocol 112",
             ),
-            Some(owner) if vip.fail_open && vip.state == "active" => worse(
+            Some(_) if vip.fail_open && here => worse(
                 Verdict::Degraded,
-                format!("{owner} keeps {} though it can't serve it well: {}", vip.name, first(&vip.reasons)),
+                format!(
+                    "{} keeps {} though it can't serve it well: {}",
+                    node.config.node,
+                    vip.name,
+                    first(&vip.reasons)
+                ),
                 "repair the balancer or its checks on any node",
             ),
             Some(_) => {}
@@ -54,10 +67,13 @@ pub(super) fn judge(
             worse(Verdict::Degraded, text, remedy);
         }
         // Kept although unfit: that was said above.
-        if vip.fitness != "fit" && vip.fitness != "withheld" && !(vip.fail_open && vip.state == "active") {
+        if vip.fitness != "fit" && vip.fitness != "withheld" && !(vip.fail_open && here) {
             let text = format!("this node can't serve {}: {}", vip.name, first(&vip.reasons));
             worse(Verdict::Degraded, text, "repair what the reason names");
         }
+    }
+    for (to, text, remedy) in sessions::warnings(node, neighbors, now) {
+        worse(to, text, remedy);
     }
     for peer in peers.iter().filter(|p| !p.reachable) {
         let text = match (peer.left, peer.age_ms) {
@@ -190,6 +206,7 @@ mod tests {
             peers: Vec::new(),
             heard: None,
             role_epoch: 1,
+            route: None,
         };
         let told: Vec<_> = checksums(&vip).collect();
         assert_eq!(told.len(), 1);

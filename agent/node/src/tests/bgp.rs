@@ -3,8 +3,8 @@
 use super::lab::*;
 use crate::Input;
 use crate::Step;
-use crate::config::{LastNode, Overrides, Unwell};
-use crate::io::{Answer, BalancerState, BgpOutput, Output};
+use crate::config::{Config, LastNode, NeighborId, Overrides, Unwell, Vip, VipId};
+use crate::io::{Answer, BalancerState, BgpInput, BgpOutput, Output};
 use crate::journal::Kind;
 use holdfast_bgp::wire::{CEASE, Cease};
 use std::time::Duration;
@@ -554,4 +554,190 @@ fn one_router_that_is_away_leaves_the_other_alone_and_both_away_is_said() {
     let status = lab.node(0).status(lab.now);
     assert_eq!(status.vips[0].fitness, "unfit", "who can tell nobody can't serve: {:?}", status.vips[0].reasons);
     assert!(lab.hosts[0].kernel.contains_key(&(LO, VIP, 32)), "ready for the first one that is back");
+}
+
+#[test]
+fn a_drain_of_the_last_announcer_is_refused_unless_forced_by_that_name() {
+    use crate::drain::{LAST_NODE, PEER_UNKNOWN};
+    super::guards::the_last_announcer_refuses().expect("the guard is on");
+    let refused = |lab: &Lab, token, by: &str| matches!(lab.answer(0, token), Some(Answer::Refused { interlock, .. }) if interlock == by);
+    let mut lab = Lab::announcing(2, 1, true);
+    lab.kill_balancer(1);
+    lab.run(ms(1_000));
+    let token = lab.drain(0, &[LAST_NODE], false);
+    lab.run(ms(5_000));
+    assert!(matches!(lab.answer(0, token), Some(Answer::Done(_))), "{}", lab.story());
+    assert!(lab.routers[0].ways(VIP).iter().all(|host| *host == 1), "{}", lab.story());
+    let mut alone = Lab::announcing(1, 1, false);
+    let token = alone.drain(0, &[], false);
+    assert!(refused(&alone, token, PEER_UNKNOWN), "BGP tells nobody who else announces it");
+    let token = alone.drain(0, &[PEER_UNKNOWN], false);
+    alone.run(ms(5_000));
+    assert!(matches!(alone.answer(0, token), Some(Answer::Done(_))));
+}
+
+#[test]
+fn fewer_than_min_announcing_others_refuse_a_drain() {
+    let mut lab = Lab::announcing_with(3, 1, true, |config| {
+        config.vips[0].bgp.as_mut().expect("announced").min_announcing = 2;
+    });
+    lab.kill_balancer(2);
+    lab.run(ms(500));
+    let token = lab.drain(0, &[], false);
+    assert!(matches!(lab.answer(0, token), Some(Answer::Refused { why, .. }) if why.contains("fewer than 2")));
+}
+
+#[test]
+fn a_drain_whose_relief_fails_while_it_waits_ends_and_the_node_stays() {
+    let mut lab = Lab::announcing(2, 1, true);
+    let token = lab.drain(0, &[], false);
+    lab.run(ms(1_000));
+    lab.kill_balancer(1);
+    lab.run(ms(500));
+    assert!(matches!(lab.answer(0, token), Some(Answer::PeerLost(_))), "{}", lab.story());
+    assert!(lab.routers[0].ways(VIP).contains(&0));
+    let last = lab.routers[0].told.iter().rev().find(|(_, host, told)| *host == 0 && announced(told));
+    assert!(matches!(last, Some((_, _, Told::Announced { med: Some(0), .. }))), "{last:?}");
+}
+
+#[test]
+fn a_drain_survives_a_restart_of_the_worker_without_being_announced_again() {
+    let mut lab = Lab::announcing(2, 1, true);
+    lab.drain(0, &[], false);
+    lab.run(ms(4_000));
+    lab.crash(0);
+    lab.run(ms(100));
+    let since = lab.at();
+    lab.start(0);
+    lab.run(ms(5_000));
+    assert!(!lab.routers[0].told_by(0, since).iter().any(|told| announced(told)), "{}", lab.story());
+}
+
+#[test]
+fn status_tells_who_announces_and_how_it_stands_with_each_router() {
+    let mut lab = Lab::announcing(2, 2, true);
+    lab.run(ms(1_000));
+    let status = lab.node(0).status(lab.now);
+    let vip = &status.vips[0];
+    assert_eq!((vip.state.as_str(), vip.owner.as_deref()), ("announced", Some("lb0, lb1")));
+    let route = vip.route.as_ref().expect("announced");
+    assert_eq!((route.form.as_deref(), route.told.len(), route.neighbors.len()), (Some("normal"), 2, 2));
+    let r1 = &status.neighbors[0];
+    assert_eq!((r1.name.as_str(), r1.state.as_str(), r1.announced, r1.wanted), ("r1", "established", 1, 1));
+    assert!(r1.capabilities.iter().any(|c| c == "graceful restart"), "{:?}", r1.capabilities);
+    assert_eq!(status.verdict, crate::status::Verdict::Ok, "{:?}", status.warnings);
+
+    lab.router(1, false);
+    lab.run(ms(1_000));
+    let status = lab.node(0).status(lab.now);
+    assert_eq!(status.verdict, crate::status::Verdict::Degraded);
+    assert!(status.neighbors[1].last_error.is_some());
+    assert!(status.warnings.iter().any(|w| w.text.starts_with("no session with r2")), "{:?}", status.warnings);
+    lab.router(0, false);
+    lab.run(ms(1_000));
+    let status = lab.node(0).status(lab.now);
+    assert_eq!((status.vips[0].state.as_str(), status.vips[0].owner.as_deref()), ("waiting", None));
+    assert_eq!(status.verdict, crate::status::Verdict::Critical, "{:?}", status.warnings);
+}
+
+#[test]
+fn why_a_router_can_not_be_dialled_is_shown_and_written_once() {
+    let mut lab = Lab::announcing(1, 1, false);
+    let why = || Some("TCP MD5 can't be set: not permitted".to_owned());
+    for _ in 0..3 {
+        lab.feed(0, Input::Bgp { neighbor: NeighborId(0), input: BgpInput::Problem { why: why() } });
+    }
+    let refused = |k: &&Kind| matches!(k, Kind::NeighborRefused { .. });
+    assert_eq!(lab.kinds(0).into_iter().filter(refused).count(), 1);
+    let status = lab.node(0).status(lab.now);
+    assert_eq!(status.neighbors[0].last_error.as_ref().map(|e| e.text.clone()), why());
+}
+
+#[test]
+fn the_keeper_learns_of_sessions_of_bfd_and_of_what_stays_without_a_worker() {
+    use crate::keeper::ipc::BgpSession;
+    let mut lab = Lab::announcing_with(1, 1, false, |config| {
+        let bfd = crate::config::Bfd { interval: ms(50), multiplier: 3, multihop: false, min_ttl: 255 };
+        config.bgp.as_mut().expect("there").neighbors[0].bfd = Some(bfd);
+    });
+    let sessions = |lab: &Lab| -> Vec<BgpSession> {
+        let of = |o: &&Output| if let Output::BgpSession { session, .. } = o { Some(session.clone()) } else { None };
+        lab.log_since(0, Duration::ZERO).iter().filter_map(of).collect()
+    };
+    let [up] = &sessions(&lab)[..] else { panic!("{:?}", sessions(&lab)) };
+    assert!(up.active && up.hold == ms(9_000) && up.restart == Some(ms(15_000)), "{up:?}");
+    assert_eq!(&up.farewell[18..21], [3, 6, 9], "Cease, Hard Reset: nothing is kept");
+    let record = &lab.hosts[0].records[&0];
+    assert!(record.active && record.bgp.is_some_and(|bgp| bgp.grace == ms(19_500)), "{record:?}");
+    assert_eq!(record.addresses, [(LO, VIP, 32)]);
+    let lists = |lab: &Lab| -> Vec<usize> {
+        let of = |o: &&Output| if let Output::Bfd(list) = o { Some(list.len()) } else { None };
+        lab.log_since(0, Duration::ZERO).iter().filter_map(of).collect()
+    };
+    lab.router(0, false);
+    lab.run(ms(1_000));
+    assert!(sessions(&lab).last().is_some_and(|last| !last.active));
+    assert_eq!(lists(&lab), [1], "told once");
+    lab.feed(0, Input::Stop { deadline: ms(3_000) });
+    lab.run(ms(3_000));
+    assert_eq!(lists(&lab), [1, 0]);
+    let record = &lab.hosts[0].records[&0];
+    assert!(!record.active && record.addresses.is_empty(), "{record:?}");
+}
+
+#[test]
+fn a_link_that_goes_down_ends_its_sessions_at_once_and_they_are_back_with_it() {
+    let mut lab = Lab::announcing(1, 1, false);
+    lab.link(0, false);
+    assert_eq!(lab.node(0).status(lab.now).neighbors[0].state, "idle");
+    lab.run(ms(5_000));
+    lab.link(0, true);
+    let took = lab.until(ms(1_000), |lab| lab.routers[0].ways(VIP) == [0]);
+    assert!(took <= ms(10), "{took:?}");
+}
+
+#[test]
+fn several_addresses_move_together_and_increase_and_rotate_count_them() {
+    let mut lab = Lab::announcing_with(1, 1, false, |config| {
+        let unit = &mut config.vips[0];
+        let more = crate::config::VipAddress { ip: VIP2, ..unit.addresses[0].clone() };
+        unit.addresses.push(more);
+        unit.members[0].addresses.push(VIP2);
+        let bgp = unit.bgp.as_mut().expect("announced");
+        (bgp.attributes.med, bgp.increase, bgp.rotate) = (100, 1, 1);
+    });
+    let told = lab.routers[0].told_by(0, Duration::ZERO);
+    let med = |ip| {
+        let of = |told: &&&Told| matches!(told, Told::Announced { prefix, .. } if prefix.ip() == ip);
+        told.iter().filter(of).find_map(|t| if let Told::Announced { med, .. } = t { *med } else { None })
+    };
+    assert_eq!((med(VIP), med(VIP2)), (Some(101), Some(100)));
+    let since = lab.at();
+    lab.kill_balancer(0);
+    lab.run(ms(100));
+    let updates =
+        lab.log_since(0, since).into_iter().filter(|o| matches!(o, Output::Bgp { output: BgpOutput::Send { .. }, .. }));
+    assert_eq!(updates.count(), 1, "both in one message");
+    assert!(lab.routers[0].ways(VIP2).is_empty());
+}
+
+#[test]
+fn two_units_of_one_network_share_its_route_and_the_last_one_takes_it_along() {
+    let net = |config: &mut Config| {
+        config.vips[0].addresses[0].prefix = 24;
+        let mut other = Vip { name: name("other"), checks: vec![], balancers: vec![], ..config.vips[0].clone() };
+        other.addresses[0].ip = VIP2;
+        other.members[0] = crate::config::Member { name: name("other"), addresses: vec![VIP2] };
+        config.vips.push(other);
+    };
+    let mut lab = Lab::announcing_with(1, 1, false, net);
+    lab.kill_balancer(0);
+    lab.run(ms(2_000));
+    assert_eq!(lab.routers[0].ways(VIP), [0], "the other one still has it");
+    lab.feed(0, Input::Disabled { vip: VipId(1), disabled: true });
+    lab.run(ms(100));
+    assert!(lab.routers[0].ways(VIP).is_empty());
+    lab.revive_balancer(0);
+    lab.run(ms(1_000));
+    assert_eq!(lab.routers[0].ways(VIP), [0], "the first one that returns brings it back");
 }

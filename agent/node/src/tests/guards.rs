@@ -126,6 +126,17 @@ pub(crate) fn waiting_equals_differ() -> Verdict {
     expect("no two that wait have the same priority", (priority(1), priority(2)) == (100, 99))
 }
 
+pub(crate) fn the_last_announcer_refuses() -> Verdict {
+    let mut lab = Lab::announcing(2, 1, true);
+    lab.kill_balancer(1);
+    lab.run(ms(1_000));
+    let token = lab.drain(0, &[], false);
+    let by = |by: &str| matches!(lab.answer(0, token), Some(Answer::Refused { interlock, .. }) if interlock == by);
+    expect("refused by last-node", by(LAST_NODE))?;
+    lab.run(ms(5_000));
+    expect("nothing is withdrawn", lab.routers[0].ways(VIP).contains(&0))
+}
+
 pub(crate) fn the_route_waits_for_its_address() -> Verdict {
     let mut lab = Lab::new(&[100], false).with_routers(1);
     anycast(&mut lab.hosts[0].config, 1);
