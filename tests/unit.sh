@@ -60,6 +60,6 @@ esac
 
 # Each guard is switched off by name and its check must then fail: the tests that say so exist only with the feature.
 if [ "$what" != quick ]; then
-  run $pure --features holdfast-vrrp/mutants,holdfast-statesync/mutants,holdfast-node/mutants
+  run $pure --features holdfast-vrrp/mutants,holdfast-bgp/mutants,holdfast-statesync/mutants,holdfast-node/mutants
   run -p holdfast-sim --features holdfast-sim/mutants --test mutants
 fi

@@ -4,7 +4,7 @@
 //! `with_off` on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of this crate's guards.
-pub const NAMES: [&str; 18] = [
+pub const NAMES: [&str; 17] = [
     "back-off",
     "bfd-edge",
     "collision",
@@ -22,7 +22,6 @@ pub const NAMES: [&str; 18] = [
     "end-of-rib-last",
     "unchanged-is-silent",
     "level-triggered",
-    "too-large-is-told",
 ];
 /// Whether the guard of this name is switched off.
 #[cfg(not(feature = "mutants"))]

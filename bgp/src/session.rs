@@ -40,6 +40,7 @@ pub use connection::OPEN_HOLD;
 pub use dialling::HEALTHY;
 pub use io::{BfdState, ConnId, Counters, Event, Info, Input, Negotiated, Output, Reason, State, Stop, Transition};
 
+use crate::mutants;
 use crate::rib::{Context, Desired};
 use crate::wire::Codec;
 use connection::{Connection, Phase};
@@ -240,7 +241,10 @@ impl Peer {
         if self.desired.as_ref().is_some_and(|before| Arc::ptr_eq(before, desired)) {
             return;
         }
-        self.desired = Some(Arc::clone(desired));
+        let session = self.state == State::Established;
+        if self.desired.is_none() || session || !mutants::off("level-triggered") {
+            self.desired = Some(Arc::clone(desired));
+        }
         if let Some(established) = self.connections.iter_mut().find_map(Connection::established_mut) {
             established.rib.want(desired);
         }
@@ -305,7 +309,7 @@ impl Peer {
     /// BFD left behind, ends nothing. AdminDown isn't a failure.
     fn on_bfd(&mut self, now: Instant, bfd: BfdState) {
         let before = std::mem::replace(&mut self.bfd, bfd);
-        let was_up = before == BfdState::Up || crate::mutants::off("bfd-edge");
+        let was_up = before == BfdState::Up || mutants::off("bfd-edge");
         if was_up && matches!(bfd, BfdState::Down | BfdState::Init) {
             self.end_all(now, &Reason::BfdDown);
         }

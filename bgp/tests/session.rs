@@ -32,7 +32,7 @@ fn a_dialled_session_goes_through_all_states_in_order() {
 }
 
 #[test]
-fn a_passive_peer_never_dials_and_takes_what_comes() {
+fn complaint_32_a_passive_peer_never_dials_and_takes_what_comes() {
     let mut hand = Hand::new(holdfast_bgp::PeerConfig { passive: true, ..config(1, 2) });
     hand.give(Input::Start);
     assert_eq!(hand.state(), State::Active);

@@ -393,6 +393,77 @@ fn complaint_11_a_neighbour_that_was_killed_is_established_less_than_three_secon
     }
 }
 
+// Complaint 4.
+#[test]
+fn complaint_04_a_reload_brings_back_nothing_that_was_withdrawn() {
+    let (mut hand, _) = Hand::with_routes(config(1, 2), &desired(&["198.51.100.1/32", "198.51.100.2/32"]));
+    hand.give(Input::Routes(&desired(&["198.51.100.2/32"])));
+    // One that the session takes up, and one that it can't.
+    hand.take();
+    hand.give(Input::Config(Box::new(PeerConfig { connect_retry: s(5), ..config(1, 2) })));
+    assert!(hand.take().is_empty());
+    hand.give(Input::Config(Box::new(PeerConfig { hold_time: s(30), ..config(1, 2) })));
+    let conn = hand.connect();
+    let open = hand.their_open();
+    hand.agree(conn, &open);
+    hand.settle();
+    assert_eq!(announced(&hand.sent(conn)), [prefix("198.51.100.2/32")]);
+}
+
+// Complaint 9.
+#[test]
+fn complaint_09_five_thousand_routes_that_come_and_go_starve_no_keepalive_at_a_hold_time_of_three_seconds() {
+    let hold_3 = |us, them| PeerConfig { hold_time: s(3), ..config(us, them) };
+    let mut net = Net::new([hold_3(1, 2), hold_3(2, 1)], 1);
+    net.start_both();
+    net.run(s(2));
+    for count in 0..60 {
+        net.want(0, &many(5000 * (count % 2)));
+        net.run(s(1));
+        assert!(net.tables_equal());
+    }
+    assert_eq!([net.nodes[0].ups, net.nodes[1].ups], [1, 1]);
+}
+
+// Complaint 13.
+#[test]
+fn complaint_13_a_route_is_back_less_than_five_seconds_after_its_link() {
+    for seed in 0..50 {
+        let mut net = Net::new([config(1, 2), config(2, 1)], seed);
+        net.want(0, &many(3));
+        net.start_both();
+        net.run(s(40));
+        net.cut = true;
+        net.give(0, Input::LinkDown);
+        net.run(s(3 * (seed + 1)));
+        net.cut = false;
+        net.give(0, Input::LinkUp);
+        let end = net.now + s(5);
+        assert!(net.run_until(end, |net| net.one_session() && net.tables_equal()), "seed {seed}");
+    }
+}
+
+// Complaint 23.
+#[test]
+fn complaint_23_a_route_that_a_killed_worker_had_announced_is_not_revived_by_the_next() {
+    let mut hand = Hand::restarted(config(1, 2), true);
+    hand.give(Input::Serving(true));
+    hand.give(Input::Start);
+    // Its check failed meanwhile.
+    hand.give(Input::Routes(&desired(&["198.51.100.2/32"])));
+    for link in [Input::LinkDown, Input::LinkUp, Input::LinkDown, Input::LinkUp] {
+        hand.give(link);
+    }
+    let conn = hand.connect();
+    let open = hand.their_open();
+    hand.agree(conn, &open);
+    hand.settle();
+    let sent = hand.sent(conn);
+    assert_eq!(announced(&sent), [prefix("198.51.100.2/32")]);
+    let ends = common::hand::updates(&sent).iter().filter(|update| update.end_of_rib().is_some()).count();
+    assert_eq!(ends, 2, "by which the neighbour lets go of what it kept");
+}
+
 // Complaint 15.
 #[test]
 fn complaint_15_twenty_vips_come_and_go_and_the_session_never_notices() {

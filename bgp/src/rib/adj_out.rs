@@ -22,7 +22,7 @@ pub struct AdjRibOut {
     told: BTreeMap<Prefix, Told>,
     /// Where `told` isn't as it should be.
     changed: BTreeSet<Prefix>,
-    /// What is to be said again although it was told.
+    /// What is to be said again although it was told; of it, what is no longer wanted is withdrawn like all else.
     again: BTreeSet<Prefix>,
     ipv4: Table,
     ipv6: Table,
@@ -97,7 +97,6 @@ impl AdjRibOut {
             }
         }
         changed.extend(told.map(|(gone, _)| *gone));
-        self.again.retain(|prefix| desired.contains_key(prefix));
         self.changed = changed.into_iter().collect();
         self.desired = Some(Arc::clone(desired));
     }

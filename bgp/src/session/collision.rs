@@ -47,7 +47,7 @@ impl Peer {
                 Verdict::Go => self.go_on(now, id),
                 Verdict::Wait(patience) => {
                     if let Some(confirm) = self.find_mut(id).and_then(Connection::confirm_mut) {
-                        let until = confirm.patience.or(patience.map(|patience| now + patience));
+                        let until = confirm.patience.or_else(|| Some(now + patience?));
                         confirm.patience = until.filter(|_| !confirm.impatient);
                     }
                 }
