@@ -105,7 +105,8 @@ impl Drill {
             ],
             Fault::Drain => vec![
                 Expect::count("failed_lost", 0.0).allow(1.0),
-                Expect::ms("fib_ms", 4000.0).must(),
+                // The community, 2 s until the withdrawal, and the router's own time: what was configured, not the machine.
+                Expect::count("fib_ms", 2500.0).allow(1500.0).must(),
                 Expect::count("sessions_ended", 0.0).of(Of::Max),
                 withdrawn_first,
             ],

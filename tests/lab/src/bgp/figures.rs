@@ -102,9 +102,8 @@ pub fn figures(m: &Measured) -> Run {
     set("detect_ms", first.map(since));
     set("sessions_ended", Some(said().filter(|s| ends(&s.said) && !bfd(&s.said)).count() as f64));
     set("bfd_flaps", Some(flaps(m, during) as f64));
-    // A node that closes a session of its own will must have withdrawn before.
-    let closed = said().find(|s| s.by_node && matches!(s.said, Said::Fin)).map(|s| s.at);
-    set("fin_first", Some(f64::from(u8::from(closed.is_some_and(|t| withdrawn.is_none_or(|w| w > t))))));
+    let early = m.nodes.iter().filter(|n| m.victim.is_none_or(|v| v == **n)).filter(|n| closed_early(m, **n, during));
+    set("fin_first", Some(early.count() as f64));
     set("announced_ms", announced(m, if m.victim.is_some() { m.fault } else { m.repair }));
     set("back_ms", back(m).map(|t| ms_between(m.repair, t)));
 
@@ -125,6 +124,14 @@ pub fn figures(m: &Measured) -> Run {
     }
     run.timeline = timeline(m);
     run
+}
+
+/// A node that closes a session of its own will must have withdrawn before; one that answers the router's end needn't.
+fn closed_early(m: &Measured, n: Node, span: Span) -> bool {
+    let said = || m.wire.iter().filter(|s| span.holds(s.at) && s.node == n && !bfd(&s.said));
+    let Some(end) = said().find(|s| ends(&s.said)) else { return false };
+    let withdrawn = said().any(|s| s.by_node && withdraws(&s.said, VIP.into()) && s.at <= end.at);
+    end.by_node && matches!(end.said, Said::Fin | Said::Notification { .. }) && !withdrawn
 }
 
 fn withdraws(said: &Said, vip: IpAddr) -> bool {
@@ -307,6 +314,8 @@ mod tests {
         assert_eq!(of(vec![says(1001, gone()), says(1002, Said::Fin)]), Some(0.0));
         assert_eq!(of(vec![says(1001, Said::Fin)]), Some(1.0));
         assert_eq!(of(vec![says(1001, Said::Fin), says(1002, gone())]), Some(1.0));
+        let theirs = Seen { by_node: false, ..says(1000, Said::Fin) };
+        assert_eq!(of(vec![theirs, says(1001, Said::Fin)]), Some(0.0));
         assert_eq!(of(vec![]), Some(0.0));
     }
 

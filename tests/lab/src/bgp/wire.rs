@@ -11,6 +11,7 @@ use nix::sys::time::TimeVal;
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use std::collections::HashMap;
 use std::io::IoSliceMut;
+use std::net::IpAddr;
 use std::os::fd::AsRawFd as _;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -160,6 +161,10 @@ fn receive(socket: &Socket, ports: &HashMap<u32, Node>, log: &Mutex<Vec<Seen>>, 
         let by_node = from.pkttype() != OUTGOING;
         let Some(&node) = ports.get(&u32::try_from(from.ifindex()).unwrap_or(0)) else { continue };
         let Some(packet) = buffer.get(..length).and_then(Packet::of) else { continue };
+        // A switch that has lost a node floods what is for it to the others.
+        if Node::with_address(if by_node { packet.from } else { packet.to }) != Some(node) {
+            continue;
+        }
         let all = understood(&mut streams, node, by_node, &packet);
         if let Ok(mut log) = log.lock() {
             // In order, also when the wall clock was set between two frames.
@@ -226,6 +231,8 @@ struct Packet<'a> {
     v6: bool,
     protocol: u8,
     ttl: u8,
+    from: IpAddr,
+    to: IpAddr,
     payload: &'a [u8],
 }
 
@@ -247,9 +254,16 @@ impl<'a> Packet<'a> {
             let length = u16::from_be_bytes(*packet.get(2..)?.first_chunk()?);
             (*packet.get(9)?, *packet.get(8)?, usize::from(packet.first()? & 0x0f) * 4, usize::from(length))
         };
+        let (from, to) = if v6 {
+            let at = |n: usize| Some(IpAddr::from(*packet.get(n..)?.first_chunk::<16>()?));
+            (at(8)?, at(24)?)
+        } else {
+            let at = |n: usize| Some(IpAddr::from(*packet.get(n..)?.first_chunk::<4>()?));
+            (at(12)?, at(16)?)
+        };
         // Short frames are padded: the length says where the packet ends.
         let payload = packet.get(header..total.min(packet.len()))?;
-        matches!(protocol, Self::TCP | Self::UDP).then_some(Self { v6, protocol, ttl, payload })
+        matches!(protocol, Self::TCP | Self::UDP).then_some(Self { v6, protocol, ttl, from, to, payload })
     }
 
     /// Option 19 among TCP's.

@@ -38,15 +38,14 @@ impl Bird {
             "log \"{}\" all;\nrouter id {ROUTER};\nprotocol device {{ scan time 10; }}\n",
             self.home.join("bird.log").display()
         );
-        let keep = if self.setup.retain { "persist; graceful restart wait time 20;" } else { "" };
-        let (kernel, wait) = keep.split_once(' ').unwrap_or(("", ""));
+        let keep = if self.setup.retain { "persist; " } else { "" };
         if self.setup.retain {
-            t = t.replacen("router id", &format!("{}\nrouter id", wait.trim()), 1);
+            t += "graceful restart wait 20;\n";
         }
         for (name, family) in [("k4", "ipv4"), ("k6", "ipv6")] {
             let _ = writeln!(
                 t,
-                "protocol kernel {name} {{ {kernel} merge paths on limit 8; \
+                "protocol kernel {name} {{ {keep}merge paths on limit 8; \
                  {family} {{ import none; export where source = RTS_BGP; }}; }}"
             );
         }
