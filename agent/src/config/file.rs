@@ -21,7 +21,7 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 ///
 /// # Errors
 /// As [`open_regular`]; `FileTooLarge` beyond `most` bytes.
-pub(super) fn read_regular(path: &Path, most: usize) -> io::Result<Vec<u8>> {
+pub(crate) fn read_regular(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
     open_regular(path)?.take(limit).read_to_end(&mut bytes)?;

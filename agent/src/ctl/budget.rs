@@ -1,6 +1,6 @@
 //! How long things take at worst, computed from the configuration. Nothing here is measured.
 
-use holdfast_node::config::{Check, Config, Vip};
+use holdfast_node::config::{Check, Config, Neighbor, Vip};
 use holdfast_vrrp::Version;
 use holdfast_vrrp::timing::{skew_time, skew_time_v2};
 use serde::Serialize;
@@ -41,13 +41,32 @@ pub(super) fn silent(vip: &Vip) -> Duration {
     vip.vrrp.interval.duration() * 3 + skew(vip)
 }
 
+/// When a neighbour that hears nothing more of this node drops its routes, and by what. `None`: never.
+pub(super) fn silent_to(neighbor: &Neighbor) -> Option<(Duration, &'static str)> {
+    let hold = (!neighbor.hold_time.is_zero()).then_some((neighbor.hold_time, "hold time"));
+    let bfd = neighbor.bfd.as_ref().map(|bfd| (bfd.detection(), "BFD"));
+    bfd.into_iter().chain(hold).min_by_key(|(after, _)| *after)
+}
+
 /// Times of one VIP in milliseconds, for JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct Times {
     vip: String,
     checks: Vec<CheckTimes>,
-    takeover_silent_ms: f64,
-    takeover_given_ms: f64,
+    /// With VRRP only.
+    takeover_silent_ms: Option<f64>,
+    takeover_given_ms: Option<f64>,
+    /// Those that it is announced to.
+    neighbors: Vec<NeighborTimes>,
+}
+
+#[derive(Debug, Serialize)]
+struct NeighborTimes {
+    neighbor: String,
+    /// Until it drops the routes of a host that fell silent; null: never.
+    silent_ms: Option<f64>,
+    /// `BFD` or `hold time`.
+    by: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -63,6 +82,15 @@ fn ms(duration: Duration) -> f64 {
 
 /// All VIPs' times.
 pub(super) fn times(config: &Config) -> Vec<Times> {
+    let told = |vip: &Vip| {
+        let ids = vip.bgp.iter().flat_map(|bgp| bgp.neighbors.clone());
+        let neighbors = ids.filter_map(|id| config.bgp.as_ref()?.neighbor(id));
+        let times = |neighbor: &Neighbor| {
+            let (after, by) = silent_to(neighbor).unzip();
+            NeighborTimes { neighbor: neighbor.name.clone(), silent_ms: after.map(ms), by }
+        };
+        neighbors.map(times).collect()
+    };
     let of = |vip: &Vip| Times {
         vip: vip.name.to_string(),
         checks: checks(config, vip)
@@ -72,8 +100,9 @@ pub(super) fn times(config: &Config) -> Vec<Times> {
                 CheckTimes { check, detect_min_ms: ms(detect.min), detect_max_ms: ms(detect.max) }
             })
             .collect(),
-        takeover_silent_ms: ms(silent(vip)),
-        takeover_given_ms: ms(skew(vip)),
+        takeover_silent_ms: (!vip.anycast()).then(|| ms(silent(vip))),
+        takeover_given_ms: (!vip.anycast()).then(|| ms(skew(vip))),
+        neighbors: told(vip),
     };
     config.vips.iter().map(of).collect()
 }

@@ -1,8 +1,12 @@
 //! `holdfast check`: is this a configuration, what does it promise, and what should somebody look at.
 
+mod bgp;
+
 use super::{budget, exit, render};
 use crate::config::{self, ConfigErrors, Mtus};
-use holdfast_node::config::{BalancerId, CheckId, Config, InterfaceName, Leg, Partition, Probe, Track, Tracked, Vip};
+use holdfast_node::config::{
+    BalancerId, CheckId, Config, InterfaceName, Leg, Partition, Probe, Track, Tracked, Vip, VipAddress,
+};
 use holdfast_node::status::Warning;
 use holdfast_vrrp::Priority;
 use std::collections::HashSet;
@@ -90,6 +94,9 @@ fn summary(file: &Path, config: &Config, here: &Mtus, warnings: &[Warning]) -> S
         count(peers, "peer"),
         count(config.hooks.len(), "hook"),
     );
+    if let Some(speaker) = &config.bgp {
+        text.push_str(&bgp::speaker(speaker));
+    }
     for vip in &config.vips {
         text.push_str(&promise(config, vip, here));
     }
@@ -122,14 +129,18 @@ fn promise(config: &Config, vip: &Vip, here: &Mtus) -> String {
     }
     let vrrp = &vip.vrrp;
     let members: Vec<&str> = vip.members.iter().map(|member| member.name.as_str()).collect();
+    let held = if vip.anycast() {
+        let on = vip.addresses.first().map_or("lo", |address| address.interface.as_str());
+        format!(" on {on}, on every node that can serve")
+    } else {
+        format!("; priority {}, adverts every {}", vrrp.priority, config::duration::show(vrrp.interval.duration()))
+    };
     let _ = writeln!(
         text,
-        "{}{}: {}; priority {}, adverts every {}",
+        "{}{}: {}{held}",
         Label(vip),
         if vip.group { format!(" ({})", members.join(", ")) } else { String::new() },
         addresses.join(", "),
-        vrrp.priority,
-        config::duration::show(vrrp.interval.duration()),
     );
     for leg in &vip.legs {
         let _ = writeln!(text, "  {}", on_the_wire(leg, here));
@@ -148,10 +159,17 @@ fn promise(config: &Config, vip: &Vip, here: &Mtus) -> String {
     for track in &vip.tracks {
         let _ = writeln!(text, "  {}", tracked(config, vip, track));
     }
+    let worst = budget::checks(config, vip).map(|check| budget::detect(check).max).max();
+    if let (Some(speaker), Some(own)) = (&config.bgp, &vip.bgp) {
+        text.push_str(&bgp::promise(speaker, vip, own, worst));
+    }
+    if vip.anycast() {
+        return text;
+    }
     let v2 = if budget::by_v2(vip) { ", skew of VRRPv2" } else { "" };
     line(&mut text, &format!("take over: the owner gives it away{v2}"), render::span(budget::skew(vip)));
     line(&mut text, "take over: the owner falls silent", render::span(budget::silent(vip)));
-    if let Some(worst) = budget::checks(config, vip).map(|check| budget::detect(check).max).max() {
+    if let Some(worst) = worst {
         let both = worst + budget::skew(vip);
         line(&mut text, "worst case: hung here until served elsewhere", render::span(both));
     }
@@ -233,7 +251,14 @@ fn cut_off(config: &Config, vip: &Vip) -> String {
 fn warnings(config: &Config) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let mut warn = |text: String, remedy: &str| warnings.push(Warning { text, remedy: remedy.to_owned() });
-    if config.cluster.is_none() {
+    if config.cluster.is_none() && config.vips.iter().all(Vip::anycast) {
+        warn(
+            "without [cluster] nodes know nothing of each other's health: a drain can't tell whether anybody else \
+             announces, and a shared failure withdraws the address everywhere"
+                .to_owned(),
+            "add [cluster] with one [[cluster.peer]] per other node",
+        );
+    } else if config.cluster.is_none() {
         warn(
             "without [cluster] nodes know nothing of each other's health: a hand-over waits for the skew time, a drain \
              can't tell whether anybody takes over, a shared failure empties every node, and equal priorities are kept \
@@ -267,7 +292,8 @@ fn warnings(config: &Config) -> Vec<Warning> {
                 "add a [[balancer]]",
             );
         }
-        for address in vip.addresses.iter().filter(|a| a.prefix != if a.ip.is_ipv4() { 32 } else { 128 }) {
+        let network = |a: &&VipAddress| !vip.anycast() && a.prefix != if a.ip.is_ipv4() { 32 } else { 128 };
+        for address in vip.addresses.iter().filter(network) {
             warn(
                 format!("{name}: {}/{} is added without a route to its network", address.ip, address.prefix),
                 "use /32, for IPv6 /128; the interface's own address has the network",
@@ -276,6 +302,7 @@ fn warnings(config: &Config) -> Vec<Warning> {
         protocol(config, vip, &mut warn);
     }
     unused(config, &mut warn);
+    bgp::warnings(config, &mut warn);
     for check in &config.checks {
         if check.timeout > check.fast_interval {
             warn(
@@ -386,6 +413,7 @@ fn machine(config: &Config, warn: &mut impl FnMut(String, &str)) {
         Probe::Gateway { interface, .. } => interface.as_ref(),
         _ => None,
     }));
+    interfaces.extend(config.bgp.iter().flat_map(|bgp| &bgp.neighbors).filter_map(|n| n.interface.as_ref()));
     interfaces.sort();
     interfaces.dedup();
     let missing = |interface: &&InterfaceName| nix::net::if_::if_nametoindex(interface.as_str()).is_err();

@@ -69,6 +69,15 @@ pub enum Command {
         #[arg(long)]
         follow: bool,
     },
+    /// The routers that VIPs are announced to, and how it stands with each
+    Neighbors {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Tools for BGP
+    #[command(subcommand)]
+    Bgp(Bgp),
     /// Take this node out for maintenance (exit 0 drained, 10 refused, 11 deadline, 12 aborted, 13 peer lost)
     Drain(Drain),
     /// Let this node take part again (exit 0, 10 refused)
@@ -114,6 +123,23 @@ pub enum Command {
     /// Remove addresses that a killed agent left (for ExecStopPost)
     #[command(hide = true)]
     Cleanup,
+}
+
+/// The commands of `bgp`.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Bgp {
+    /// BGP messages in words, out of hexadecimal text or a capture (exit 0, 1: some of it is refused or not BGP)
+    Decode {
+        /// Hexadecimal text, pcap or pcapng [default: standard input]
+        #[arg(value_name = "FILE", conflicts_with = "hex")]
+        file: Option<PathBuf>,
+        /// The text itself
+        #[arg(long, value_name = "TEXT")]
+        hex: Option<String>,
+        /// Where BGP is spoken in a capture
+        #[arg(long, default_value_t = 179, value_parser = clap::value_parser!(u16).range(1..))]
+        port: u16,
+    },
 }
 
 /// Flags of `drain`.

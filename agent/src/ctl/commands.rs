@@ -2,6 +2,7 @@
 
 use super::cli::Drain;
 use super::client::{self, ClientError, LineReader};
+use super::render::neighbors;
 use super::wire::{AnswerLine, DrainBody, EventLine};
 use super::{exit, render};
 use holdfast_node::status::{Status, Verdict};
@@ -60,6 +61,23 @@ pub(super) fn status(runtime_dir: &Path, json: bool, oneline: bool) -> u8 {
             Verdict::Degraded => exit::FAILED,
             Verdict::Critical => exit::SEMANTICS,
         })
+    })
+}
+
+pub(super) fn neighbors(runtime_dir: &Path, json: bool) -> u8 {
+    client(async {
+        let text = client::ask(runtime_dir, Method::GET, "/v1/status", None).await?.all().await?;
+        if json {
+            // As the agent gave them: also what this client doesn't know yet.
+            let mut value: serde_json::Value = serde_json::from_slice(&text).map_err(|e| garbled("the status", &e))?;
+            let neighbors = value.get_mut("neighbors").map(serde_json::Value::take).unwrap_or_default();
+            let value = serde_json::json!({ "schema": 1, "neighbors": neighbors });
+            print(&serde_json::to_string_pretty(&value).map_err(|e| garbled("the status", &e))?);
+        } else {
+            let status: Status = serde_json::from_slice(&text).map_err(|e| garbled("the status", &e))?;
+            print(neighbors::all(&status.neighbors).trim_end());
+        }
+        Ok(exit::OK)
     })
 }
 

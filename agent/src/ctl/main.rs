@@ -1,7 +1,7 @@
 //! From words to an exit code.
 
-use super::cli::{Cli, Command, Places};
-use super::{check, cleanup, commands, exit, external, instance, keygen, server};
+use super::cli::{Bgp, Cli, Command, Places};
+use super::{check, cleanup, commands, decode, exit, external, instance, keygen, server};
 use crate::config;
 use clap::{CommandFactory as _, Parser as _};
 use std::ffi::OsString;
@@ -36,6 +36,8 @@ fn other(command: Command, places: &Places) -> u8 {
         Command::Check { file, json } => check::run(&file.unwrap_or_else(|| places.config.clone()), json),
         Command::Status { json, oneline } => commands::status(&places.runtime_dir, json, oneline),
         Command::Events { json, since, follow } => commands::events(&places.runtime_dir, json, since, follow),
+        Command::Neighbors { json } => commands::neighbors(&places.runtime_dir, json),
+        Command::Bgp(Bgp::Decode { file, hex, port }) => decode::run(file.as_deref(), hex.as_deref(), port),
         Command::Drain(drain) => commands::drain(&places.runtime_dir, &drain),
         Command::Undrain => commands::undrain(&places.runtime_dir),
         Command::Keygen { file, out, public } => match public {

@@ -17,6 +17,7 @@ pub mod cli;
 pub mod client;
 mod commands;
 mod connection;
+mod decode;
 pub mod exit;
 mod external;
 pub mod instance;

@@ -1,5 +1,7 @@
 //! What people see: the status, and events as lines.
 
+pub(super) mod neighbors;
+
 use super::wire::EventLine;
 use holdfast_node::journal::{Kind, Severity};
 use holdfast_node::status::{CheckStatus, LegStatus, PeerStatus, Status, Verdict, VipStatus};
@@ -74,6 +76,10 @@ pub(super) fn status(status: &Status) -> String {
     }
     text.push('\n');
     text.push_str(&vips(&status.vips));
+    if !status.neighbors.is_empty() {
+        text.push('\n');
+        text.push_str(&neighbors::rows(&status.neighbors));
+    }
     if !status.balancers.is_empty() {
         text.push('\n');
         let rows = status.balancers.iter().map(|b| {
@@ -216,7 +222,7 @@ fn peer(peer: &PeerStatus) -> Vec<String> {
 }
 
 /// Text of peers, checks and operators is shown, never obeyed by the terminal.
-fn inert(text: &str) -> String {
+pub(super) fn inert(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect()
 }
 
