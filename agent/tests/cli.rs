@@ -5,7 +5,7 @@ use holdfast::ctl::server;
 use holdfast::run::api::{ApiHandle, Asked, EventRing, Recorded, WorkerFigures};
 use holdfast_node::io::{Answer, Request};
 use holdfast_node::journal::{Event, Kind};
-use holdfast_node::status::{Status, Verdict};
+use holdfast_node::status::{NeighborStatus, Status, Verdict};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -350,6 +350,20 @@ fn status_begins_with_the_verdict_and_ends_with_its_exit_code() {
         assert_eq!((code(&output), &value["schema"], &value["node"]), (expected, &1.into(), &"lb1".into()));
         assert_eq!(value["worker"]["disk_errors"], 3);
     }
+}
+
+#[test]
+fn neighbors_are_a_table_and_json() {
+    let neighbor =
+        NeighborStatus { name: "r1".to_owned(), state: "established".to_owned(), ..NeighborStatus::default() };
+    let status = Status { neighbors: vec![neighbor], ..a_status(Verdict::Ok) };
+    let agent = Agent::start(move |_| vec![Answer::Status(Box::new(status.clone()))]);
+    let output = agent.ask(&["neighbors"]);
+    assert_eq!(code(&output), 0);
+    assert!(out(&output).contains("NEIGHBOR") && out(&output).contains("r1"), "{}", out(&output));
+    let output = agent.ask(&["neighbors", "--json"]);
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&value["schema"], &value["neighbors"][0]["state"]), (&1.into(), &"established".into()));
 }
 
 #[test]

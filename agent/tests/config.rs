@@ -1,7 +1,7 @@
 //! Configuration files, good and bad.
 
 use holdfast::config::{self, ConfigErrors, Kind};
-use holdfast_node::config::{BalancerId, CheckId, Config, Track, Tracked};
+use holdfast_node::config::{BalancerId, CheckId, Config, Form, Track, Tracked};
 use holdfast_vrrp::{Addresses, Family, LegConfig, Transport, Version};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::fs;
 use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 fn files(folder: &str) -> Vec<PathBuf> {
@@ -136,6 +137,136 @@ fn defaults_are_as_documented() {
     assert_eq!(value["vips"][0]["addresses"][0]["advertise"], true);
     assert_eq!(value["hooks"][0]["timeout_ms"], 10_000);
     assert_eq!(value["cluster"], serde_json::Value::Null);
+}
+
+#[test]
+fn defaults_of_bgp_are_as_documented() {
+    let text = r#"
+        [node]
+        name = "a"
+        [[vip]]
+        name = "v"
+        addresses = ["192.0.2.10", "2001:db8::10"]
+        bgp = {}
+        [bgp]
+        asn = 65010
+        [[bgp.neighbor]]
+        address = "10.0.0.1"
+        asn = 65000
+        [[bgp.neighbor]]
+        address = "2001:db8:0:1::1"
+        asn = 65010
+        bfd = true
+    "#;
+    let config = config::parse(text, "text").unwrap_or_else(|errors| panic!("{errors}"));
+    let value = serde_json::to_value(&config).expect("plain data");
+    let bgp = &value["bgp"];
+    assert_eq!((&bgp["asn"], &bgp["listen"], &bgp["listen_port"]), (&65010.into(), &true.into(), &179.into()));
+    assert_eq!((&bgp["router_id_from"], &bgp["graceful_restart_ms"]), (&"node_name".into(), &15_000.into()));
+    let [external, internal] = [&bgp["neighbors"][0], &bgp["neighbors"][1]];
+    assert_eq!((&external["name"], &external["port"]), (&"10.0.0.1".into(), &179.into()));
+    assert_eq!((&external["hold_time_ms"], &external["connect_retry_ms"]), (&9_000.into(), &2_000.into()));
+    assert_eq!((&external["passive"], &external["capabilities"]), (&false.into(), &true.into()));
+    assert_eq!((&external["multihop"], &internal["multihop"]), (&1.into(), &255.into()));
+    // What it can carry of what its VIPs need.
+    let families = [&external["families"], &internal["families"]];
+    assert_eq!(families, [&serde_json::json!(["ipv4"]), &serde_json::json!(["ipv6"])]);
+    assert_eq!(external["bfd"], serde_json::Value::Null);
+    let bfd = serde_json::json!({ "interval_ms": 300, "multiplier": 3, "multihop": false, "min_ttl": 255 });
+    assert_eq!(internal["bfd"], bfd);
+    let vip = &value["vips"][0];
+    assert_eq!((&vip["legs"], &vip["addresses"][0]["interface"]), (&serde_json::json!([]), &"lo".into()));
+    assert_eq!((&vip["addresses"][0]["prefix"], &vip["addresses"][1]["prefix"]), (&32.into(), &128.into()));
+    let own = &vip["bgp"];
+    assert_eq!((&own["attributes"]["med"], &own["attributes"]["local_pref"]), (&0.into(), &100.into()));
+    assert_eq!(own["neighbors"], serde_json::json!([0, 1]));
+    assert_eq!((&own["announce_delay_ms"], &own["settle_ms"]), (&0.into(), &10_000.into()));
+    assert_eq!((&own["withdraw_wait_ms"], &own["drain_wait_ms"]), (&1_000.into(), &2_000.into()));
+    assert_eq!((&own["on_down"], &own["on_disabled"]), (&"withdraw".into(), &"withdraw".into()));
+    assert_eq!((&own["min_announcing"], &own["damping"]), (&1.into(), &serde_json::Value::Null));
+    // Longer than any router keeps its route.
+    let lifetime = config.vips[0].bgp.as_ref().expect("announced").lifetime(&config);
+    assert_eq!(lifetime, std::time::Duration::from_secs(15 + 5));
+}
+
+#[test]
+fn each_neighbour_and_each_state_hears_what_is_said_to_it() {
+    let text = r#"
+        [node]
+        name = "a"
+        [[vip]]
+        name = "v"
+        addresses = ["192.0.2.10", "192.0.2.11"]
+        bgp = { communities = ["65000:1"], med = 100, increase = 1, rotate = 1, weight = 3, on_down = { med = 1000, communities = ["65000:9"] } }
+        [bgp]
+        asn = 65010
+        [[bgp.neighbor]]
+        address = "10.0.0.1"
+        asn = 65000
+        communities = ["65000:5", "65000:1"]
+        med = 50
+        prepend = 2
+    "#;
+    let config = config::parse(text, "text").unwrap_or_else(|errors| panic!("{errors}"));
+    let (vip, bgp) = (&config.vips[0], config.bgp.as_ref().expect("configured"));
+    let (own, neighbor) = (vip.bgp.as_ref().expect("announced"), &bgp.neighbors[0]);
+    let positions: Vec<u32> = vip.addresses.iter().map(|address| vip.bgp_position(address.ip)).collect();
+    assert_eq!(positions, [1, 0]);
+    let said = |form, position| own.attributes_for(bgp, neighbor, form, position);
+    let community = |low: u32| 65_000 << 16 | low;
+    let normal = said(Form::Normal, 1).expect("announced");
+    assert_eq!((normal.communities, normal.med, normal.prepend), (vec![community(1), community(5)], 51, 2));
+    // 3 × 100 Mbit/s are 37,500,000 bytes per second: 0x4c0f0d18.
+    assert_eq!(normal.extended, [[0x40, 4, 0xfd, 0xf2, 0x4c, 0x0f, 0x0d, 0x18]]);
+    let down = said(Form::Down, 0).expect("worse, but announced");
+    assert_eq!((down.communities, down.med), (vec![community(9), community(5), community(1)], 1000));
+    assert_eq!(said(Form::Disabled, 0), None);
+    let leaving = said(Form::GracefulShutdown, 0).expect("still announced");
+    assert!(leaving.communities.contains(&0xffff_0000));
+    assert_eq!((leaving.med, leaving.local_pref), (u32::MAX, 0));
+}
+
+#[test]
+fn a_password_file_must_be_there_be_a_key_and_be_for_few() {
+    let folder = std::env::temp_dir().join(format!("holdfast-keys-{}", std::process::id()));
+    fs::create_dir(&folder).expect("a fresh name");
+    let key = folder.join("bgp.key");
+    let file = folder.join("holdfast.toml");
+    let text = format!(
+        "[node]\nname = \"a\"\n[[vip]]\nname = \"v\"\naddresses = [\"192.0.2.10\"]\nbgp = {{}}\n[bgp]\nasn = 65010\n\
+         [[bgp.neighbor]]\naddress = \"10.0.0.1\"\nasn = 65000\npassword_file = \"{}\"\n",
+        key.display()
+    );
+    fs::write(&file, &text).expect("writable");
+    let with = |bytes: &[u8], mode: u32| {
+        fs::write(&key, bytes).expect("writable");
+        fs::set_permissions(&key, fs::Permissions::from_mode(mode)).expect("ours");
+        config::load(&file).map_err(|errors| errors.to_string())
+    };
+    let missing = config::load(&file).expect_err("it isn't there").to_string();
+    let mut wrong = Vec::new();
+    if !missing.contains("holdfast.toml:12:17: bgp.neighbor[0].password_file:") || !missing.contains("No such file") {
+        wrong.push(missing);
+    }
+    for (bytes, mode, why) in [
+        (&b""[..], 0o600, "is empty"),
+        (b"\n", 0o600, "is empty"),
+        (&[b'x'; 81], 0o600, "has 81 bytes: a TCP MD5 key has at most 80"),
+        (b"one\ntwo\n", 0o600, "more than one line"),
+        (b"secret", 0o644, "others may read or change it (mode 0644)"),
+    ] {
+        let refused = with(bytes, mode).expect_err(why);
+        if !refused.contains(why) || refused.contains("secret") {
+            wrong.push(refused);
+        }
+    }
+    let longest = [&[b'x'; 80][..], b"\n"].concat();
+    wrong.extend(with(&longest, 0o640).err());
+    wrong.extend(with(b"secret\r\n", 0o600).err());
+    fs::remove_dir_all(&folder).expect("ours");
+    assert!(wrong.is_empty(), "{wrong:?}");
+    // A text alone says nothing of the files of a machine.
+    assert!(config::parse(&text, "text").is_ok());
 }
 
 #[test]
