@@ -34,6 +34,11 @@ mutations() {
   HOLDFAST_MUTATIONS=${HOLDFAST_MUTATIONS:-10000000} run $profile sim -p holdfast-bgp --test wire no_mutated_message
 }
 
+# Other people's BGP decoders against ours: a workspace of its own (tests/oracles).
+oracles() {
+  CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/oracles run --manifest-path tests/oracles/Cargo.toml
+}
+
 # What the tests of the interop package run: never an older build that happens to lie around.
 agent() {
   cargo build --locked -p holdfast --bin holdfast
@@ -54,6 +59,7 @@ case "$what" in
     run --workspace --exclude holdfast-sim
     simulator 500 # times HOLDFAST_CASES
     mutations
+    oracles
     ;;
   *) echo "unknown argument '$what'; accepted: nothing, quick, full" >&2; exit 4 ;;
 esac

@@ -360,7 +360,7 @@ impl<'a, S: FnMut(Result<(Raw<'a>, View<'a>), Fault>)> Scan<'a, '_, S> {
         let view = match View::check(&raw, self.codec) {
             Ok(view) => view,
             // RFC 4760 section 3: NEXT_HOP beside MP_REACH_NLRI alone is ignored, whatever it holds.
-            Err(_) if raw.code == attribute::NEXT_HOP && !self.body_nlri => return Ok(()),
+            Err(_) if raw.code == attribute::NEXT_HOP && !self.body_nlri => View::Other,
             Err(fault) => {
                 // Read or not, it's there: an MP_REACH_NLRI with wrong flags announces all the same.
                 self.reachable |= raw.code == attribute::MP_REACH_NLRI;

@@ -275,4 +275,8 @@ fn rfc4760_next_hop_beside_mp_reach_alone_is_ignored() {
     // With IPv4 prefixes it counts.
     let bytes = body("", "40010100 400200 400304 00000000", "00");
     assert_eq!(inspect(&bytes, &EBGP).unwrap().fault, Some(Fault::NextHop));
+    // Alone it says nothing, but it isn't nothing: no End-of-RIB.
+    let bytes = body("", "400304 00000000", "");
+    assert_eq!(inspect(&bytes, &EBGP).unwrap(), Inspected::default());
+    assert_eq!(Update::decode(&bytes, &EBGP).unwrap().end_of_rib(), None);
 }
