@@ -1,15 +1,20 @@
-//! A keeper with a worker that does almost nothing, for the tests of the real keeper (`tests/keeper.rs`).
+//! A keeper with a worker that does almost nothing, for the tests of the real keeper (`tests/keeper.rs`,
+//! `tests/keeper_bfd.rs`).
 //!
 //! `keeper_pair keeper DIR` runs the keeper; it starts `keeper_pair worker`, which takes its part from the environment:
 //! `PAIR_LOG` (a file that gets one line per message), `PAIR_FAIL` (while this file exists the worker exits at once),
 //! `PAIR_VIP` (`IFINDEX,ADDRESS,SOURCE`: added, recorded as Active, removed at the end), `PAIR_BALANCER` (a command),
-//! `PAIR_EXEC` (a number of runs of a shell that ignores SIGTERM). `keeper_pair drop USER` drops its capabilities and
+//! `PAIR_EXEC` (a number of runs of a shell that ignores SIGTERM), `PAIR_BFD` (a file with a session a line: `NAME LOCAL
+//! REMOTE INTERFACE MS MULTIPLIER MULTIHOP MIN_TTL`, `-` for none; read again at SIGHUP), `PAIR_BGP` (`ADDRESS,HOLD_MS`:
+//! connected, and the keeper gets the socket). `keeper_pair drop USER` drops its capabilities and
 //! prints what the kernel then says.
 
 use holdfast::keeper::channel::{Received, WorkerEnd};
 use holdfast::keeper::{KeeperOptions, run};
 use holdfast::os::{addr::AddressSocket, caps, process, vrrp};
-use holdfast_node::keeper::ipc::{Resign, ToKeeper, ToWorker, Undo, VipAddress, VipRecord};
+use holdfast_node::keeper::ipc::{
+    BfdSpec, BgpGrace, BgpSession, Resign, ToKeeper, ToWorker, Undo, VipAddress, VipRecord,
+};
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
@@ -55,6 +60,7 @@ struct Worker {
     end: WorkerEnd,
     log: std::fs::File,
     vip: Option<Vip>,
+    bgp: Option<std::net::TcpStream>,
 }
 
 impl Worker {
@@ -68,7 +74,7 @@ impl Worker {
             let address = VipAddress { ifindex, ip: next().parse().expect("an address"), prefix: 32 };
             Vip { address, source: next().parse().expect("an address") }
         });
-        Self { end, log, vip }
+        Self { end, log, vip, bgp: None }
     }
 
     fn say(&self, message: &ToKeeper) {
@@ -109,6 +115,9 @@ impl Worker {
 
     fn take(&mut self, message: ToWorker) {
         self.log(format!("{message:?}"));
+        if let ToWorker::Boot { .. } | ToWorker::Reload = message {
+            self.want_bfd();
+        }
         let ToWorker::Boot { .. } = message else { return };
         self.own(true);
         if let Some(Vip { address, .. }) = &self.vip {
@@ -116,6 +125,7 @@ impl Worker {
             let lifetime = Duration::from_secs(60);
             socket.add(address.ifindex, address.ip, address.prefix, lifetime).expect("added");
         }
+        self.connect();
         if let Ok(command) = std::env::var("PAIR_BALANCER") {
             let argv = command.split(' ').map(str::to_owned).collect();
             self.say(&ToKeeper::StartBalancer { name: "b".to_owned(), argv, soft_stop: None });
@@ -130,6 +140,59 @@ impl Worker {
                 timeout: Duration::from_millis(500),
             });
         }
+    }
+
+    fn want_bfd(&self) {
+        let Ok(list) = std::env::var("PAIR_BFD").map(|path| std::fs::read_to_string(path).expect("readable")) else {
+            return;
+        };
+        let spec = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [neighbor, local, remote, interface, ms, multiplier, multihop, min_ttl] = words[..] else {
+                panic!("eight words: {line}")
+            };
+            let given = |word: &str| Some(word.to_owned()).filter(|word| word != "-");
+            BfdSpec {
+                neighbor: neighbor.to_owned(),
+                local: given(local).map(|ip| ip.parse().expect("an address")),
+                remote: remote.parse().expect("an address"),
+                interface: given(interface),
+                interval: Duration::from_millis(ms.parse().expect("a number")),
+                multiplier: multiplier.parse().expect("a number"),
+                multihop: multihop == "true",
+                min_ttl: min_ttl.parse().expect("a number"),
+            }
+        };
+        self.say(&ToKeeper::Bfd(list.lines().map(spec).collect()));
+    }
+
+    /// A session that speaks no BGP: the keeper doesn't look.
+    fn connect(&mut self) {
+        let Ok(text) = std::env::var("PAIR_BGP") else { return };
+        let (address, hold) = text.split_once(',').expect("ADDRESS,HOLD_MS");
+        let stream = std::net::TcpStream::connect(address).expect("connected");
+        let session = BgpSession {
+            neighbor: "r1".to_owned(),
+            hold: Duration::from_millis(hold.parse().expect("a number")),
+            restart: Some(Duration::from_secs(15)),
+            farewell: b"farewell".to_vec(),
+            active: true,
+        };
+        self.end.send(&ToKeeper::BgpSession(session), Some(stream.as_fd())).expect("sent");
+        self.bgp = Some(stream);
+        // An announced VIP without anything in the kernel, behind the balancer.
+        let record = VipRecord {
+            vip: "announced".to_owned(),
+            active: true,
+            role_epoch: 1,
+            undo: Vec::new(),
+            resign: Vec::new(),
+            interval: Duration::from_millis(100),
+            balancers: vec!["b".to_owned()],
+            pseudo_header: vec![],
+            bgp: Some(BgpGrace { grace: Duration::from_secs(60) }),
+        };
+        self.say(&ToKeeper::Owner(record));
     }
 
     fn own(&self, active: bool) {

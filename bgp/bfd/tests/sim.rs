@@ -185,13 +185,13 @@ fn a_cut_is_seen_by_both_within_the_detection_time() {
         world.loss = [100, 100];
         let (cut, limit) = (world.now, [0, 1].map(|side| world.sides[side].session().detection_time()));
         world.run(ms(10_000));
-        for side in 0..2 {
+        for (side, limit) in limit.into_iter().enumerate() {
             let (at, state) = world.sides[side].changes[0];
             assert_eq!(state, State::Down, "seed {seed}");
             // One packet may still have been under way.
-            assert!(at - cut <= limit[side] + world.delay, "seed {seed}: {:?}", at - cut);
-            let least = limit[side] - world.sides[1 - side].timers.interval().max(world.sides[side].timers.interval());
-            assert!(at - cut >= least - ms(1), "seed {seed}: {:?} of {:?}", at - cut, limit[side]);
+            assert!(at - cut <= limit + world.delay, "seed {seed}: {:?}", at - cut);
+            let least = limit - world.sides[1 - side].timers.interval().max(world.sides[side].timers.interval());
+            assert!(at - cut >= least - ms(1), "seed {seed}: {:?} of {limit:?}", at - cut);
         }
     }
 }
