@@ -15,6 +15,15 @@
 //! | keeper is killed | the worker leaves in order; the next keeper waits for that, and adopts the balancers |
 //! | keeper is told to stop | the worker leaves in order within the deadline, then what is left is undone, then the balancers stop |
 //!
+//! And for what is announced by BGP, with BFD and duplicates of the sessions' sockets (`routers.rs`):
+//!
+//! | what | the keeper |
+//! |---|---|
+//! | worker crashes or hangs | BFD stays Up; the addresses stay for their grace; the sockets are held for half the hold time, then closed in silence |
+//! | balancer dies while no worker lives, or the grace is over | BFD Down, never AdminDown; a NOTIFICATION that defeats graceful restart on each socket; then the addresses go |
+//! | balancer dies, worker alive | nothing: the worker withdraws |
+//! | worker says that it is done | the sockets are dropped; BFD says AdminDown when the keeper stops |
+//!
 //! What this module refuses to do: know which process or socket is behind a name, and retry what nobody reported.
 
 mod backoff;
@@ -423,6 +432,10 @@ impl Keeper {
             (Worker::Dying { .. } | Worker::Gone, ToKeeper::Owner(record)) => {
                 return self.vips.remove_late(&record, &mut self.out);
             }
+            // The caller has the socket already: it is held, and closed in time, like the others.
+            (Worker::Dying { .. } | Worker::Gone, ToKeeper::BgpSession(session)) => {
+                return self.routers.sockets.set(session, &mut self.out);
+            }
             _ => return,
         };
         match running {
@@ -515,6 +528,7 @@ impl Keeper {
             Worker::Running(Running { since, done: Some(_), .. }) => {
                 let since = *since;
                 self.vips.undo_all(now, UndoReason::Left, &mut self.routers, &mut self.out);
+                self.routers.sockets.clear(&mut self.out);
                 (since, format!("left by itself, {what}"))
             }
             Worker::Running(Running { since, .. }) => {

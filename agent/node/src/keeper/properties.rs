@@ -1,6 +1,6 @@
 //! Whatever happens in whatever order: no panic, and after a clean end nothing that was recorded is left.
 
-use super::ipc::{ExecResult, Resign, ToKeeper, Undo, VipAddress, VipRecord};
+use super::ipc::{BfdSpec, BgpGrace, BgpSession, ExecResult, Resign, ToKeeper, Undo, VipAddress, VipRecord};
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -39,6 +39,12 @@ fn said() -> impl Strategy<Value = ToKeeper> {
             environment: Vec::new(),
             timeout: Duration::from_millis(timeout),
         }),
+        2 => prop::collection::btree_set(0..4_u8, 0..4).prop_map(|set| ToKeeper::Bfd(set.into_iter().map(bfd).collect())),
+        2 => (name(), any::<bool>(), prop::option::of(0..30_u64), 0..20_u64).prop_map(|(neighbor, active, restart, hold)| {
+            let restart = restart.map(Duration::from_secs);
+            let hold = Duration::from_secs(hold);
+            ToKeeper::BgpSession(BgpSession { neighbor, hold, restart, farewell: vec![0xff; 21], active })
+        }),
         1 => Just(ToKeeper::Stopped),
     ]
 }
@@ -75,6 +81,19 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
+fn bfd(n: u8) -> BfdSpec {
+    BfdSpec {
+        neighbor: n.to_string(),
+        local: None,
+        remote: [10, 0, 0, n].into(),
+        interface: None,
+        interval: Duration::from_millis(50),
+        multiplier: 3,
+        multihop: n == 3,
+        min_ttl: 255,
+    }
+}
+
 fn resign(vip: u8) -> Resign {
     let group = [224, 0, 0, 18].into();
     Resign { ifindex: 2, source: [10, 0, 0, 1].into(), destination: group, payload: vec![vip] }
@@ -87,11 +106,11 @@ fn record(vip: u8, set: u8, active: bool) -> VipRecord {
         active,
         role_epoch: 1,
         undo: (0..3).filter(|n| set & (1 << n) != 0).map(address).collect(),
-        resign: if active { vec![resign(vip)] } else { vec![] },
+        resign: if active && vip != 2 { vec![resign(vip)] } else { vec![] },
         interval: Duration::from_millis(100),
         balancers: if vip == 0 { vec!["a".to_owned()] } else { vec![] },
         pseudo_header: vec![],
-        bgp: None,
+        bgp: (vip > 0).then_some(BgpGrace { grace: Duration::from_secs(20) }),
     }
 }
 
@@ -106,9 +125,16 @@ struct World {
     /// What the living worker itself recorded: VIP to addresses.
     records: std::collections::BTreeMap<String, Vec<Undo>>,
     worker_lives: bool,
+    /// It said Hello, and has not closed its socket.
+    begun: bool,
+    closed: bool,
     /// It was sent SIGKILL, which takes effect before the next act or right after it.
     killed: bool,
     executions: BTreeSet<u64>,
+    /// BFD's sessions that have a socket.
+    links: BTreeSet<holdfast_bfd::Discriminator>,
+    /// BGP's sockets that the caller has a duplicate of.
+    sockets: BTreeSet<String>,
     exit: Option<u8>,
 }
 
@@ -125,9 +151,14 @@ impl World {
                 self.kernel.extend(record.undo.iter().copied());
             }
             Input::Worker(_) | Input::WorkerClosed | Input::WorkerStuck if !self.worker_lives => return,
+            Input::Worker(ToKeeper::BgpSession(session)) if session.active => {
+                self.sockets.insert(session.neighbor.clone());
+            }
+            Input::Worker(ToKeeper::Hello { .. }) => self.begun = !self.closed,
+            Input::WorkerClosed => (self.begun, self.closed) = (false, true),
             Input::WorkerSpawned(_) if self.worker_lives => return,
             Input::WorkerExited { .. } => {
-                (self.worker_lives, self.killed) = (false, false);
+                (self.worker_lives, self.begun, self.closed, self.killed) = (false, false, false, false);
                 self.records.clear();
             }
             _ => {}
@@ -170,6 +201,28 @@ impl World {
                     }
                     Input::Removed { undo: address, result }
                 }
+                Output::OpenBfd { session, .. } if self.spawns => {
+                    self.links.insert(session);
+                    Input::BfdOpened { session, ifindex: None }
+                }
+                Output::OpenBfd { session, .. } => Input::BfdNotOpened { session, why: "no".to_owned() },
+                Output::SendBfd { session, .. } => {
+                    assert!(self.links.contains(&session), "nothing is sent without a socket");
+                    Input::BfdSent { session }
+                }
+                Output::CloseBfd { session } => {
+                    self.links.remove(&session);
+                    continue;
+                }
+                Output::DropBgp { neighbor } => {
+                    self.sockets.remove(&neighbor);
+                    continue;
+                }
+                Output::FarewellBgp { neighbor, .. } => {
+                    assert!(!self.begun || self.killed, "a worker that has begun speaks for itself");
+                    assert!(self.sockets.remove(&neighbor), "there is a socket for it");
+                    continue;
+                }
                 Output::Exit(code) => {
                     self.exit = Some(code);
                     continue;
@@ -183,9 +236,11 @@ impl World {
     fn wait(&mut self, span: Duration) {
         let until = self.now + span;
         for _ in 0..50_000 {
-            match self.keeper.poll_timeout() {
+            match [self.keeper.poll_timeout(), self.keeper.bfd_timeout()].into_iter().flatten().min() {
                 Some(due) if due <= until => {
                     self.now = self.now.max(due);
+                    self.keeper.bfd_timer(self.now);
+                    self.drain();
                     self.handle(Input::Timer);
                 }
                 _ => break,
@@ -231,8 +286,12 @@ fn end_of(acts: Vec<Act>) -> World {
         kernel: BTreeSet::new(),
         records: Default::default(),
         worker_lives: false,
+        begun: false,
+        closed: false,
         killed: false,
         executions: BTreeSet::new(),
+        links: BTreeSet::new(),
+        sockets: BTreeSet::new(),
         exit: None,
     };
     world.drain();
@@ -253,6 +312,7 @@ proptest! {
     fn after_the_exit_nothing_that_was_recorded_is_left(acts in prop::collection::vec(act(), 0..120)) {
         let world = end_of(acts);
         prop_assert!(world.exit.is_some());
+        prop_assert_eq!((world.links.len(), world.sockets.len()), (0, 0));
         if world.exit == Some(0) {
             prop_assert_eq!(&world.kernel, &BTreeSet::new());
         }
