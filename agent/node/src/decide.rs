@@ -329,10 +329,15 @@ impl Judge<'_> {
         waits.then(|| Reason::HoldsOff(until - self.now))
     }
 
-    /// `partition`: what a node may own that hears nobody else.
+    /// `partition`: what a node may own that has nobody else.
     fn cut_off(&self) -> Option<Reason> {
         let policy = self.vip.vrrp.partition;
-        if policy == Partition::Both || mutants::off("partition") || !self.world.alone(self.id, self.now) {
+        // A new worker that takes up an owner's work knows of nobody yet, and unknown is not bad.
+        let (view, holds) = (self.view(), self.view().state == State::Active || self.view().resume.is_some());
+        if holds && view.assumed_fit_until.is_some_and(|until| self.now < until) {
+            return None;
+        }
+        if policy == Partition::Both || mutants::off("partition") || !self.world.alone(self.now) {
             return None;
         }
         let gateway = self.vip.vrrp.gateway.filter(|_| policy == Partition::Gateway);

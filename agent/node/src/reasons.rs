@@ -23,9 +23,9 @@ pub enum Reason {
     NoSocket(String),
     /// The agent has just started and waits this much longer before it takes anything.
     HoldsOff(Duration),
-    /// No peer is heard, and this node may own nothing alone (`partition = "neither"`).
+    /// No peer is reached over the channel, and this node may own nothing alone (`partition = "neither"`).
     CutOff,
-    /// No peer is heard, and the gateway doesn't answer this check (`partition = "gateway"`).
+    /// No peer is reached over the channel, and the gateway doesn't answer this check (`partition = "gateway"`).
     GatewaySilent(String),
     /// The agent has just started and announces nothing for this much longer.
     AnnounceDelay(Duration),
@@ -152,9 +152,9 @@ impl fmt::Display for Reason {
             Self::HoldsOff(left) => {
                 write!(f, "the agent has just started and waits {} ms more (startup_delay)", left.as_millis())
             }
-            Self::CutOff => f.write_str("no peer is heard, and alone it may own nothing (partition = \"neither\")"),
+            Self::CutOff => f.write_str("no peer is reached, and alone it may own nothing (partition = \"neither\")"),
             Self::GatewaySilent(check) => {
-                write!(f, "no peer is heard, and check {check} doesn't pass (partition = \"gateway\")")
+                write!(f, "no peer is reached, and check {check} doesn't pass (partition = \"gateway\")")
             }
             Self::AnnounceDelay(left) => {
                 write!(f, "the agent has just started and waits {} ms more (announce_delay)", left.as_millis())

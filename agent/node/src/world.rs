@@ -414,12 +414,11 @@ impl World {
         able.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Whether nobody else is there, as far as this node can tell: no word of a peer on the channel that is fresh, no
-    /// owner heard on the segment.
-    pub fn alone(&self, vip: VipId, now: Instant) -> bool {
-        let heard = self.vips.get(usize::from(vip.0)).and_then(|view| view.heard);
-        let owner = heard.filter(|h| h.counts(now));
-        owner.is_none() && !self.peers.iter().any(|peer| peer.reachable(now))
+    /// Whether nobody else would be there for an owner, as far as this node can tell: no word of a peer on the channel is
+    /// fresh. The adverts of an owner don't count, since they end when we take over from it: a node that went by them
+    /// would preempt it, find itself alone, give the VIP back, hear it again, and so on for ever.
+    pub fn alone(&self, now: Instant) -> bool {
+        !self.peers.iter().any(|peer| peer.reachable(now))
     }
 
     /// Whether the interface of this name is there and has carrier.

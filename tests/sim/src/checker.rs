@@ -194,6 +194,9 @@ impl Cluster {
     pub fn eligible(&self, i: usize) -> bool {
         let host = &self.hosts[i];
         let Some(node) = &host.node else { return host.peer.is_some() && host.linked() };
+        if !self.may_own(i) {
+            return false;
+        }
         let world = node.world();
         let withheld = matches!(world.withheld, Some(Withheld::Drained { .. } | Withheld::Stopping));
         let settled = world.vips[0].fault.is_none();
@@ -204,6 +207,13 @@ impl Cluster {
             && settled
             && host.intents.drain.is_none()
             && !host.stopping
+    }
+
+    /// `partition = "neither"`: a host owns nothing while no other one is there to speak with it over the channel.
+    fn may_own(&self, i: usize) -> bool {
+        let other = |j: usize| j != i && self.hosts[j].node.is_some();
+        let free = self.hosts[i].plain || self.options().partition != Partition::Neither;
+        free || (0..self.hosts.len()).any(other)
     }
 
     /// A host that can't know better than that it is able: that its adverts don't go out, a Backup never finds.
@@ -242,7 +252,7 @@ impl Cluster {
         if !eligible.is_empty() || self.options().last_node == LastNode::Withdraw {
             return eligible;
         }
-        (0..self.hosts.len()).filter(|&i| self.hosts[i].runs() && self.hosts[i].linked()).collect()
+        (0..self.hosts.len()).filter(|&i| self.hosts[i].runs() && self.hosts[i].linked() && self.may_own(i)).collect()
     }
 
     /// Of the candidates those that win if all may preempt.

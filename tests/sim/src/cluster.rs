@@ -153,6 +153,7 @@ impl Cluster {
             lag: Duration::ZERO,
             paused_until: None,
             frozen_at: None,
+            clock_stood: None,
             mute: false,
             wake_at: None,
             expire_at: None,
@@ -293,6 +294,7 @@ impl Cluster {
         host.paused_until = None;
         if let Some(since) = host.frozen_at.take() {
             host.lag += self.now - since;
+            host.clock_stood = Some((self.now, self.now - since));
         }
         host.wake_at = None;
         host.expire_at = None;

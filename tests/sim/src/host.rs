@@ -53,6 +53,8 @@ pub struct Host {
     pub paused_until: Option<Instant>,
     /// Its clock stands still too, since then.
     pub frozen_at: Option<Instant>,
+    /// When its clock went on last, and how long it had stood still.
+    pub clock_stood: Option<(Instant, Duration)>,
     /// Adverts can't be sent.
     pub mute: bool,
     /// When its agent wants to be woken (so that one wake is queued, not many).

@@ -265,10 +265,14 @@ impl Cluster {
         }
     }
 
-    /// Some other host could really serve a moment ago: a fresh claim of it may be believed still.
+    /// Some other host could really serve a moment ago: a fresh claim of it may be believed still. Right after a host's
+    /// clock stood still, what the peers had said meanwhile was all delivered at once, and nothing that the host has can
+    /// tell it from what was said just then (the channel has no round trips): its moment is as much longer.
     fn somebody_was_able(&self, i: usize) -> bool {
         let fresh = Duration::from_millis(300 + 150);
-        let able = |j: usize| self.hosts[j].able_at.is_some_and(|at| self.now - at <= fresh);
+        let stood = self.hosts[i].clock_stood.filter(|(at, _)| self.now - *at <= fresh);
+        let moment = fresh + stood.map_or(Duration::ZERO, |(_, time)| time);
+        let able = |j: usize| self.hosts[j].able_at.is_some_and(|at| self.now - at <= moment);
         (0..self.hosts.len()).any(|j| j != i && able(j))
     }
 }

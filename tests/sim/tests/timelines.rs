@@ -1,7 +1,7 @@
 //! Directed runs: one fault each, with its figure on virtual time.
 
-use holdfast_node::config::LastNode;
-use holdfast_sim::cluster::{Cluster, Options, Shape};
+use holdfast_node::config::{LastNode, Partition};
+use holdfast_sim::cluster::{Cluster, Options, PeerOptions, Shape};
 use holdfast_sim::host::Plane;
 use holdfast_sim::net::SEGMENT;
 use std::time::Duration;
@@ -110,12 +110,33 @@ fn one_way_loss_of_adverts_does_not_give_two_owners_for_long() {
 }
 
 #[test]
+fn where_nobody_may_own_alone_a_peer_without_a_channel_is_not_preempted_again_and_again() {
+    let plain = PeerOptions { priority: 100, interval_ms: 100, pseudo_header: false };
+    let partition = Partition::Neither;
+    let mut cluster = Cluster::settled(Options { hosts: 3, partition, plain: Some(plain), ..Options::default() });
+    cluster.crash(1);
+    cluster.run(ms(3000));
+    assert_eq!(cluster.owners(), [2], "it has no such rule\n{}", cluster.trace());
+    let before: Vec<u64> = cluster.hosts.iter().map(|host| host.transitions).collect();
+    cluster.run(ms(20_000));
+    let after: Vec<u64> = cluster.hosts.iter().map(|host| host.transitions).collect();
+    assert_eq!((cluster.owners(), after), (vec![2], before), "{}", cluster.trace());
+    cluster.start(1);
+    cluster.run(ms(3000));
+    assert_eq!(cluster.owners(), [0], "{}", cluster.trace());
+}
+
+#[test]
 fn a_worker_that_resumes_moves_nothing() {
-    for channel in [true, false] {
-        let mut cluster = pair(channel);
+    let policies = [Partition::Both, Partition::Gateway, Partition::Neither];
+    for (channel, partition) in [true, false].into_iter().flat_map(|channel| policies.map(|p| (channel, p))) {
+        if partition == Partition::Neither && !channel {
+            continue;
+        }
+        let mut cluster = Cluster::settled(Options { channel, partition, ..Options::default() });
         cluster.worker_crash(0, ms(40));
         cluster.run(ms(3000));
-        assert_eq!(cluster.owners(), [0]);
+        assert_eq!(cluster.owners(), [0], "channel {channel}, {partition:?}\n{}", cluster.trace());
         assert_eq!(cluster.hosts[1].adverts, 0, "the peer never woke up\n{}", cluster.trace());
         assert_eq!(cluster.checker.unowned, Duration::ZERO, "{}", cluster.trace());
     }

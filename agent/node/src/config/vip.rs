@@ -115,7 +115,7 @@ pub struct VrrpConfig {
     pub startup_delay: Duration,
     /// RFC 9568 Accept_Mode: the host takes traffic to the addresses.
     pub accept: bool,
-    /// Who may own it when no peer is heard.
+    /// Who may own it when no peer is reached over the channel.
     pub partition: Partition,
     /// The check that [`Partition::Gateway`] goes by.
     pub gateway: Option<CheckId>,
@@ -123,7 +123,7 @@ pub struct VrrpConfig {
     pub rivals: Vec<u8>,
 }
 
-/// Who may own a VIP on a node that hears no peer.
+/// Who may own a VIP on a node that reaches no peer over the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Partition {

@@ -343,6 +343,26 @@ fn of_two_sides_the_one_whose_gateway_answers_owns_it() {
 }
 
 #[test]
+fn a_node_whose_gateway_is_silent_leaves_an_owner_in_peace_that_it_would_outrank() {
+    // Without a channel the adverts of the owner are all that is heard of it, and they end with its preemption.
+    let mut lab = Lab::settled_with(&[254, 253], false, |config| {
+        let vip = &mut config.vips[0];
+        vip.checks.clear();
+        vip.vrrp.partition = Partition::Gateway;
+        vip.vrrp.gateway = Some(CheckId(0));
+    });
+    lab.hosts[0].probes = Probes::Bad;
+    lab.run(ms(3_000));
+    assert_eq!(lab.owners(), [1], "{}", lab.story());
+    let changes = [0, 1].map(|i| changes_of_role(&lab, i));
+    lab.run(ms(30_000));
+    assert_eq!((lab.owners(), [0, 1].map(|i| changes_of_role(&lab, i))), (vec![1], changes), "{}", lab.story());
+    lab.hosts[0].probes = Probes::Good;
+    lab.run(ms(3_000));
+    assert_eq!(lab.owners(), [0], "{}", lab.story());
+}
+
+#[test]
 fn hooks_run_for_each_vip_of_a_group_and_name_it() {
     let mut lab = Lab::settled_with(&[254], false, |config| {
         group(config);
