@@ -8,6 +8,7 @@ fn path(written: &str) -> PathBuf {
     match written.split_once('/') {
         Some(("node", rest)) => root.join("agent/node/src/tests").join(rest),
         Some(("agent", rest)) => root.join("agent/tests").join(rest),
+        Some(("keeper", rest)) => root.join("agent/node/src/keeper/tests").join(rest),
         _ => root.join(written),
     }
 }
