@@ -6,6 +6,7 @@ use holdfast_bfd::wire::SOURCE_PORTS;
 use holdfast_bfd::{Datagram, Discriminator};
 use holdfast_node::keeper::ipc::BfdSpec;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -54,9 +55,8 @@ impl Links {
         let path =
             Path { local: spec.local, remote: spec.remote, ifindex: ifindex.transpose()?, multihop: spec.multihop };
         let kind = path.kind();
-        if !self.receivers.contains_key(&kind) {
-            let receiver = Receiver::open(kind).map_err(|error| format!("port {}: {error}", kind.port()))?;
-            self.receivers.insert(kind, receiver);
+        if let Entry::Vacant(vacant) = self.receivers.entry(kind) {
+            vacant.insert(Receiver::open(kind).map_err(|error| format!("port {}: {error}", kind.port()))?);
         }
         let (sender, port) = self.bind(session, &path).map_err(|error| match spec.local {
             Some(local) => format!("send from {local}: {error}"),

@@ -311,7 +311,7 @@ impl Line {
     }
 
     fn hops(&self) -> Hops {
-        self.config.min_ttl().map_or(Hops::Send(self.config.ttl()), Hops::AtLeast)
+        self.config.min_ttl().map_or_else(|| Hops::Send(self.config.ttl()), Hops::AtLeast)
     }
 
     /// How it is reached, or why it can't be.

@@ -125,8 +125,18 @@ pub(super) fn pair(stored: Intents, fifo: bool) -> (ProtocolEnds, RuntimeEnds) {
     let (lines, lines_out) = mpsc::channel(LINES_MAX);
     let lines = fifo.then_some(lines);
     let disk = Arc::<DiskFigures>::default();
-    let protocol =
-        ProtocolEnds { requests, results, disabled, events, probes, intents, figures, notes, lines, disk: Arc::clone(&disk) };
+    let protocol = ProtocolEnds {
+        requests,
+        results,
+        disabled,
+        events,
+        probes,
+        intents,
+        figures,
+        notes,
+        lines,
+        disk: Arc::clone(&disk),
+    };
     let runtime = RuntimeEnds {
         requests: requests_in,
         results: results_in,

@@ -54,7 +54,7 @@ fn one(node: &Node, neighbor: &Neighbor, speaker: &Speaker, view: &NeighborView,
         counters: counters(&info.counters),
         bfd: neighbor.bfd.as_ref().map(|bfd| BfdStatus {
             state: view.bfd.map_or("unknown", |(state, _, _)| bfd_word(state)).to_owned(),
-            age_ms: view.bfd.map_or(age_ms(now, node.started), |(_, _, since)| age_ms(now, since)),
+            age_ms: age_ms(now, view.bfd.map_or(node.started, |(_, _, since)| since)),
             diagnostic: view
                 .bfd
                 .filter(|(state, diag, _)| *state != BfdState::Up && *diag != 0)

@@ -115,7 +115,7 @@ impl Stream {
         let Some(bytes) = self.waiting.remove(&sequence) else { return };
         let known = usize::try_from(next.wrapping_sub(sequence)).unwrap_or(usize::MAX);
         if let Some(fresh) = bytes.get(known..) {
-            self.append(&fresh.to_vec());
+            self.append(fresh);
         }
         self.in_order();
     }

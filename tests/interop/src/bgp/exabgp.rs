@@ -122,7 +122,7 @@ impl Router for Exabgp {
         let _absent = std::fs::remove_file(&self.heard);
         let mut c = self.ns.command(find("exabgp")?);
         c.arg(&self.file);
-        let local = self.setup.neighbours.first().map_or(ROUTER.into(), |n| n.local).to_string();
+        let local = self.setup.neighbours.first().map_or_else(|| ROUTER.into(), |n| n.local).to_string();
         for (key, value) in [
             ("daemon_user", "root"),
             ("daemon_drop", "false"),

@@ -319,7 +319,7 @@ fn restarting(bench: &Bench) -> Option<bool> {
         Output::SendToWorker(ToWorker::Boot { bgp_restarting, .. }) => Some(*bgp_restarting),
         _ => None,
     };
-    bench.log.iter().filter_map(boot).last()
+    bench.log.iter().rev().find_map(boot)
 }
 
 #[test]

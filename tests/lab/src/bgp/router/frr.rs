@@ -44,13 +44,13 @@ impl Frr {
             t += " bgp graceful-restart\n bgp graceful-restart preserve-fw-state\n";
         }
         self.setup.neighbours.iter().for_each(|n| self.session(n, &mut t));
-        let families: [(&str, fn(&Neighbour) -> bool); 2] = [("ipv4", |n| n.ipv4), ("ipv6", |n| n.ipv6)];
-        for (family, wanted) in families {
-            if !self.setup.neighbours.iter().any(wanted) {
+        for family in ["ipv4", "ipv6"] {
+            let wanted = |n: &&Neighbour| if family == "ipv4" { n.ipv4 } else { n.ipv6 };
+            if !self.setup.neighbours.iter().any(|n| wanted(&n)) {
                 continue;
             }
             let _ = writeln!(t, " address-family {family} unicast\n  maximum-paths 8\n  maximum-paths ibgp 8");
-            for n in self.setup.neighbours.iter().filter(|n| wanted(n)) {
+            for n in self.setup.neighbours.iter().filter(wanted) {
                 let _ = writeln!(t, "  neighbor {} activate", name(n));
             }
             let _ = writeln!(t, " exit-address-family");
