@@ -186,6 +186,7 @@ impl Router {
             }
 
             (Input::Timer, Phase::Active(active)) => self.on_advert_timer(now, active),
+            (Input::Advertise, Phase::Active(active)) => self.advertise_early(now, active),
             (Input::Stalled, Phase::Active(active)) => self.on_stalled(now, active),
             (Input::Resign, Phase::Active(_)) => {
                 self.send_resignation();
@@ -207,6 +208,7 @@ impl Router {
             // Each of these has no meaning in the state it came in.
             (Input::Start { .. } | Input::Resume { .. }, Phase::Backup(_) | Phase::Active(_))
             | (Input::Promote | Input::OwnerLives, Phase::Initialize | Phase::Active(_))
+            | (Input::Advertise, Phase::Initialize | Phase::Backup(_))
             | (Input::Resign | Input::Yield, Phase::Initialize | Phase::Backup(_))
             | (Input::Stop | Input::Timer | Input::Stalled, Phase::Initialize) => {}
         }

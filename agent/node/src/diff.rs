@@ -6,10 +6,13 @@
 //! Order: guard, devices, addresses, then routes, then rules; away in the mirrored order, but for the addresses of a
 //! device, which go with it (taken off one by one, the kernel would report that from the virtual MAC).
 
+mod addresses;
 mod items;
 
 use crate::io::{SocketKey, Step};
 use crate::kernel::{Route, Rule, Vmac};
+use addresses::Addresses;
+pub use addresses::{EARLY, Want};
 use items::Items;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -35,8 +38,6 @@ pub const BATCH_PAUSE: Duration = Duration::from_millis(1);
 pub const SOCKETS: usize = 16;
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 const RETRY_LAST: Duration = Duration::from_secs(1);
-/// After a removal its event may come this much later.
-const GONE_GRACE: Duration = Duration::from_millis(100);
 /// A device that was told to go is told again after this.
 const LEAVE_AGAIN: Duration = Duration::from_millis(500);
 /// How often the guard table is written anew: whoever flushes the whole rule set doesn't tell.
@@ -45,15 +46,9 @@ const GUARD_REFRESH: Duration = Duration::from_secs(5);
 /// Interface index, address, prefix length.
 pub type Key = (u32, IpAddr, u8);
 
-/// What the plan wants of the kernel.
+/// What the plan wants of the kernel beside addresses, of which it tells at once ([`Actual::want`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Addresses.
-    pub addresses: BTreeSet<Key>,
-    /// Of these, the ones that must not be added or refreshed now.
-    pub held: BTreeSet<Key>,
-    /// Of these, the ones that live longer than [`LIFETIME`], refreshed at every quarter of that.
-    pub lifetimes: BTreeMap<Key, Duration>,
     /// VRRP sockets.
     pub sockets: BTreeSet<SocketKey>,
     /// Routes, each with whether it may be added now: its addresses are there, its interface is up.
@@ -71,7 +66,7 @@ pub struct Wanted {
 /// What the kernel has, as far as it is known, counting steps on their way as done.
 #[derive(Debug, Clone, Default)]
 pub struct Actual {
-    addresses: BTreeMap<Key, Held>,
+    addresses: Addresses,
     sockets: BTreeMap<SocketKey, Socket>,
     pub(crate) routes: Items<Route>,
     pub(crate) rules: Items<Rule>,
@@ -90,26 +85,6 @@ struct Guard {
     at: Option<Instant>,
     /// It may hold something by our doing.
     ours: bool,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Held {
-    present: bool,
-    /// We added it, in this run or a former one.
-    ours: bool,
-    refreshed: Option<Instant>,
-    in_flight: u32,
-    /// The kernel's own word of it came since it was added.
-    confirmed: bool,
-    /// That, or its addition was seen to work.
-    landed: bool,
-    /// A removal of ours: its event is no surprise until then (`None` while the removal is on its way).
-    removing: bool,
-    /// The event of that removal was already seen.
-    gone_seen: bool,
-    gone_until: Option<Instant>,
-    /// What we added last may be there until then, whatever older news says: it stays ours to remove.
-    lasts_until: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,12 +146,17 @@ pub struct Diff {
     pub added: Vec<Key>,
     /// When to look again.
     pub next: Option<Instant>,
+    /// From when on to do so in a turn that happens anyway. `None`: not before `next`.
+    pub join: Option<Instant>,
 }
 
-/// Compares. Same arguments, same steps.
-pub fn diff(wanted: &Wanted, actual: &Actual, now: Instant) -> Diff {
+/// Compares. Same arguments, same steps; those that aren't issued come again.
+pub fn diff(wanted: &Wanted, actual: &mut Actual, now: Instant) -> Diff {
     let mut diff = Diff::default();
-    let mut next: Option<Instant> = None;
+    let leaves = |ifindex: u32| wanted.devices.iter().any(|(vmac, at)| *at == ifindex && !wanted.vmacs.contains(vmac));
+    let look = actual.addresses.look(now, &actual.retries, leaves);
+    let actual = &*actual;
+    let mut next: Option<Instant> = look.next;
     let mut later = |at: Instant| next = Some(next.map_or(at, |n| n.min(at)));
     let may = |key: RetryKey, later: &mut dyn FnMut(Instant)| match actual.retries.get(&key) {
         Some(retry) if now < retry.at => {
@@ -229,13 +209,8 @@ pub fn diff(wanted: &Wanted, actual: &Actual, now: Instant) -> Diff {
             _ => {}
         }
     }
-    let leaves = |ifindex: u32| wanted.devices.iter().any(|(vmac, at)| *at == ifindex && !wanted.vmacs.contains(vmac));
-    for (&key, held) in &actual.addresses {
-        let surplus = held.present && held.ours && !wanted.addresses.contains(&key) && !leaves(key.0);
-        if surplus && may(RetryKey::Remove(key), &mut later) {
-            let (ifindex, ip, prefix) = key;
-            diff.steps.push(Step::RemoveAddress { ifindex, ip, prefix });
-        }
+    for (ifindex, ip, prefix) in look.surplus {
+        diff.steps.push(Step::RemoveAddress { ifindex, ip, prefix });
     }
 
     for &vmac in wanted.vmacs.iter().filter(|vmac| !actual.vmacs.has(vmac)) {
@@ -246,35 +221,26 @@ pub fn diff(wanted: &Wanted, actual: &Actual, now: Instant) -> Diff {
         }
     }
 
-    let mut due: Vec<(Option<Instant>, Key)> = Vec::new();
-    for &key in wanted.addresses.difference(&wanted.held) {
-        let held = actual.addresses.get(&key).copied().unwrap_or_default();
-        let refreshed = held.refreshed.filter(|_| held.present && held.ours);
-        let refresh = pace(wanted, &key).1;
-        match refreshed {
-            Some(at) if now < at + refresh => later(at + refresh),
-            _ if may(RetryKey::Add(key), &mut later) => due.push((refreshed, key)),
-            _ => {}
-        }
-    }
-    // What isn't there comes first, then what was refreshed longest ago.
-    due.sort_unstable();
+    let mut refresh_at = look.next;
     let mut left = BATCH;
-    for (refreshed, key) in due {
+    for addresses::Missing { refreshed, key, lifetime, refresh } in look.missing {
         let (ifindex, ip, prefix) = key;
         let cost = if ip.is_ipv6() { COST_V6 } else { 1 };
         let Some(rest) = left.checked_sub(cost) else {
+            // What is left isn't to come in this turn.
+            refresh_at = None;
             later(now + BATCH_PAUSE);
             break;
         };
         left = rest;
-        let (lifetime, refresh) = pace(wanted, &key);
         diff.steps.push(Step::AddAddress { ifindex, ip, prefix, lifetime });
         if refreshed.is_none() {
             diff.added.push(key);
         }
         later(now + refresh);
+        refresh_at = Some(refresh_at.map_or(now + refresh, |at| at.min(now + refresh)));
     }
+    diff.join = refresh_at.and_then(|at| at.checked_sub(EARLY));
 
     for (&route, _) in wanted.routes.iter().filter(|(route, free)| **free && !actual.routes.has(route)) {
         if may(RetryKey::Route(route, true), &mut later) {
@@ -305,38 +271,14 @@ pub fn diff(wanted: &Wanted, actual: &Actual, now: Instant) -> Diff {
     diff
 }
 
-/// How long an address lives in the kernel, and how often it is refreshed.
-fn pace(wanted: &Wanted, key: &Key) -> (Duration, Duration) {
-    match wanted.lifetimes.get(key) {
-        Some(lifetime) => (*lifetime, *lifetime / 4),
-        None if key.1.is_ipv6() => (LIFETIME_V6, REFRESH_V6),
-        None => (LIFETIME, REFRESH),
-    }
-}
-
 impl Actual {
     /// Counts a step as done; [`Self::done`] corrects if it fails.
     pub fn issued(&mut self, step: &Step, now: Instant) {
         match step {
             Step::AddAddress { ifindex, ip, prefix, lifetime } => {
-                let held = self.addresses.entry((*ifindex, *ip, *prefix)).or_default();
-                held.confirmed &= held.present;
-                held.landed &= held.present;
-                held.present = true;
-                held.ours = true;
-                held.refreshed = Some(now);
-                held.in_flight += 1;
-                held.lasts_until = Some(now + *lifetime);
+                self.addresses.adding((*ifindex, *ip, *prefix), *lifetime, now);
             }
-            Step::RemoveAddress { ifindex, ip, prefix } => {
-                let held = self.addresses.entry((*ifindex, *ip, *prefix)).or_default();
-                held.present = false;
-                held.landed = false;
-                held.refreshed = None;
-                held.in_flight += 1;
-                held.removing = true;
-                held.gone_seen = false;
-            }
+            Step::RemoveAddress { ifindex, ip, prefix } => self.addresses.removing((*ifindex, *ip, *prefix)),
             Step::OpenVrrp { socket } => {
                 self.sockets.insert(*socket, Socket::Opening);
             }
@@ -371,7 +313,13 @@ impl Actual {
             self.guard.ours = self.guard.set.as_ref().is_some_and(|set| !set.is_empty());
         }
         self.settle(key, failure.is_none(), now);
-        let Some(why) = failure else { return self.retries.remove(&key) };
+        let Some(why) = failure else {
+            let retry = self.retries.remove(&key)?;
+            if let RetryKey::Add(key) | RetryKey::Remove(key) = key {
+                self.addresses.retried(key);
+            }
+            return Some(retry);
+        };
         let failures = self.retries.get(&key).map_or(1, |r| r.failures.saturating_add(1));
         let delay = RETRY_FIRST.saturating_mul(1 << (failures - 1).min(10)).min(RETRY_LAST);
         let retry = Retry { failures, at: now + delay, why: why.to_owned() };
@@ -381,22 +329,8 @@ impl Actual {
 
     fn settle(&mut self, step: RetryKey, ok: bool, now: Instant) {
         match step {
-            RetryKey::Add(key) | RetryKey::Remove(key) => {
-                let Some(held) = self.addresses.get_mut(&key) else { return };
-                held.in_flight = held.in_flight.saturating_sub(1);
-                let removal = matches!(step, RetryKey::Remove(_));
-                if removal {
-                    held.removing = false;
-                    held.gone_until = (ok && !held.gone_seen).then_some(now + GONE_GRACE);
-                    held.lasts_until = held.lasts_until.filter(|_| !ok);
-                }
-                held.landed |= ok && !removal && held.present;
-                // A later step on its way says how it ends; else a failure means that it is as it was before.
-                if held.in_flight == 0 && !ok {
-                    held.present = removal;
-                    held.landed = removal;
-                }
-            }
+            RetryKey::Add(key) => self.addresses.settle(key, false, ok, now),
+            RetryKey::Remove(key) => self.addresses.settle(key, true, ok, now),
             RetryKey::Open(ifindex) => {
                 if self.sockets.get(&ifindex) == Some(&Socket::Opening) {
                     if ok {
@@ -423,53 +357,35 @@ impl Actual {
         }
     }
 
+    /// What should be of an address, from now on. `lifetime`: it lives longer than [`LIFETIME`], and is refreshed at
+    /// every quarter of that.
+    pub fn want(&mut self, key: Key, want: Want, lifetime: Option<Duration>) {
+        self.addresses.want(key, want, lifetime);
+    }
+
+    /// The next [`diff`] compares every address, also those of which nothing is known to have changed.
+    pub fn look_at_all(&mut self) {
+        self.addresses.look_at_all();
+    }
+
     /// The kernel has this address (an event or a dump). True: this is the first word of one that we added.
     pub fn seen(&mut self, key: Key) -> bool {
-        let held = self.addresses.entry(key).or_default();
-        // A removal on its way, or one whose event is still to come, isn't undone by the news of the addition before it.
-        if held.removing {
-            return false;
-        }
-        held.present = true;
-        held.landed = true;
-        !std::mem::replace(&mut held.confirmed, true) && held.ours
+        self.addresses.seen(key)
     }
 
     /// We added it in a former run: it may be removed.
     pub fn adopt(&mut self, key: Key) {
-        self.addresses.entry(key).or_default().ours = true;
+        self.addresses.adopt(key);
     }
 
     /// The kernel lost this address. True: it was there by our doing and we didn't remove it.
     pub fn gone(&mut self, key: Key, now: Instant) -> bool {
-        let Some(held) = self.addresses.get_mut(&key) else { return false };
-        if held.removing {
-            held.gone_seen = true;
-            return false;
-        }
-        if held.gone_until.take().is_some_and(|until| now < until) {
-            return false;
-        }
-        let surprise = held.present && held.ours;
-        held.present = false;
-        held.landed = false;
-        held.refreshed = None;
-        if !held.ours && held.in_flight == 0 {
-            self.addresses.remove(&key);
-        }
-        surprise
+        self.addresses.gone(key, now)
     }
 
     /// A complete dump: what isn't in it is gone, but for steps on their way. Returns what vanished of ours.
     pub fn resync(&mut self, dump: &BTreeSet<Key>, now: Instant) -> Vec<Key> {
-        let known: Vec<Key> = self.addresses.keys().copied().collect();
-        let missing = |key: &Key| !dump.contains(key) && self.addresses.get(key).is_some_and(|h| h.in_flight == 0);
-        let missing: Vec<Key> = known.into_iter().filter(missing).collect();
-        let vanished = missing.into_iter().filter(|key| self.gone(*key, now)).collect();
-        for key in dump {
-            self.seen(*key);
-        }
-        vanished
+        self.addresses.resync(dump, now)
     }
 
     /// The complete list of our routes and rules. Returns what vanished.
@@ -501,7 +417,7 @@ impl Actual {
 
     /// The interface is gone, and all that was on it.
     pub fn link_gone(&mut self, ifindex: u32) {
-        self.addresses.retain(|key, _| key.0 != ifindex);
+        self.addresses.link_gone(ifindex);
         self.routes.forget(|route| route.ifindex == ifindex);
         self.vmacs.forget(|vmac| vmac.parent == ifindex);
         self.leaving.retain(|vmac, _| vmac.parent != ifindex);
@@ -521,22 +437,22 @@ impl Actual {
 
     /// Whether an address is there (steps on their way counted as done).
     pub fn present(&self, key: &Key) -> bool {
-        self.addresses.get(key).is_some_and(|held| held.present)
+        self.addresses.present(key)
     }
 
     /// Whether an address is there, and not just on its way.
     pub fn landed(&self, key: &Key) -> bool {
-        self.addresses.get(key).is_some_and(|held| held.landed)
+        self.addresses.landed(key)
     }
 
     /// Whether an address may be in the kernel because of us.
     pub fn maybe_ours(&self, key: &Key) -> bool {
-        self.addresses.get(key).is_some_and(|held| held.ours && (held.present || held.removing))
+        self.addresses.maybe_ours(key)
     }
 
     /// When an address was last refreshed.
     pub fn refreshed(&self, key: &Key) -> Option<Instant> {
-        self.addresses.get(key).and_then(|held| held.refreshed)
+        self.addresses.refreshed(key)
     }
 
     /// The failing addition of an address.
@@ -557,16 +473,13 @@ impl Actual {
 
     /// Nothing of ours is left, and no removal is on its way.
     pub fn is_clean(&self) -> bool {
-        let addresses = self.addresses.values().all(|h| !h.ours || !h.present && h.in_flight == 0);
         let others = self.routes.is_clean() && self.rules.is_clean() && self.vmacs.is_clean() && !self.guard.ours;
         let others = others && self.leaving.is_empty();
-        self.sockets.is_empty() && addresses && others
+        self.sockets.is_empty() && self.addresses.is_clean() && others
     }
 
-    /// Forgets addresses that are neither there nor on their way.
+    /// Forgets what is neither there nor on its way. (Addresses are, when they are looked at.)
     pub fn tidy(&mut self, now: Instant) {
-        let may_last = |h: &Held| [h.gone_until, h.lasts_until].into_iter().flatten().any(|until| now < until);
-        self.addresses.retain(|_, h| h.present || h.in_flight > 0 || may_last(h));
         self.routes.tidy();
         self.rules.tidy();
         self.vmacs.tidy();
@@ -582,7 +495,7 @@ impl Actual {
             RetryKey::Route(route, false) => routes.maybe(route),
             RetryKey::Rule(rule, false) => rules.maybe(rule),
             RetryKey::Vmac(vmac, false) => vmacs.maybe(vmac),
-            RetryKey::Remove(key) => addresses.contains_key(key),
+            RetryKey::Remove(key) => addresses.knows(key),
             RetryKey::Close(index) => sockets.contains_key(index),
         });
     }

@@ -20,6 +20,7 @@ use crate::status::Status;
 use crate::vip::VipRun;
 use crate::world::World;
 use holdfast_statesync::channel::{Channel, ChannelConfig, PeerConfig};
+use holdfast_vrrp::{AdvertInterval, LegId, wire};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -34,6 +35,8 @@ pub struct Node {
     pub(crate) config: Config,
     pub(crate) by_name: BTreeMap<String, VipId>,
     pub(crate) managed: BTreeSet<IpAddr>,
+    /// Units that have more than addresses.
+    pub(crate) with_extras: Vec<VipId>,
     /// Whose an address is.
     pub(crate) owner_of: BTreeMap<IpAddr, VipId>,
     pub(crate) epoch: u64,
@@ -54,6 +57,9 @@ pub struct Node {
     pub(crate) stop: Option<Stop>,
     pub(crate) journal: Journal,
     pub(crate) counters: BTreeMap<String, u64>,
+    pub(crate) adverts: Adverts,
+    /// How far ahead of its time an advert may go out with others, of any unit.
+    pub(crate) together: Duration,
     pub(crate) refused: Refused,
     pub(crate) out: Buckets,
     pub(crate) outputs: VecDeque<Output>,
@@ -76,6 +82,8 @@ pub struct Node {
     /// The shortest down time that a peer can have.
     shortest_down: Option<Duration>,
     pub(crate) reconcile_at: Option<Instant>,
+    /// From when on in a turn that happens anyway.
+    pub(crate) reconcile_join: Option<Instant>,
     pub(crate) reconcile_due: bool,
     /// Something waits for steps that are on their way.
     pub(crate) reconcile_again: bool,
@@ -93,6 +101,21 @@ pub struct Node {
     pub(crate) synced: bool,
     pub(crate) stopped: bool,
     wake: Option<Instant>,
+}
+
+/// Counted for each advert.
+#[derive(Debug, Default)]
+pub(crate) struct Adverts {
+    pub sent: u64,
+    pub received: u64,
+    /// With the checksum over the pseudo-header, over IPv4.
+    pub pseudo_header: u64,
+}
+
+/// How far ahead of its time an advert may go out with others. They fall into step with these, so that one wake-up
+/// serves many; an advert is never later than its interval.
+pub(crate) fn together(interval: AdvertInterval) -> Duration {
+    interval.duration() / 10
 }
 
 /// What one turn puts out, in the order in which it leaves.
@@ -157,6 +180,7 @@ impl Node {
         let mut node = Self {
             by_name,
             managed: managed(&config),
+            with_extras: with_extras(&config),
             owner_of: addresses.collect(),
             epoch: boot.epoch,
             started: now,
@@ -174,6 +198,8 @@ impl Node {
             stop: None,
             journal: Journal::new(boot.last_event_id),
             counters: BTreeMap::new(),
+            adverts: Adverts::default(),
+            together: config.vips.iter().map(|vip| together(vip.vrrp.interval)).max().unwrap_or_default(),
             refused: Refused::default(),
             out: Buckets::default(),
             outputs: VecDeque::new(),
@@ -188,6 +214,7 @@ impl Node {
             // Three intervals and no skew (priority 255).
             shortest_down: config.vips.iter().map(shortest_down).min(),
             reconcile_at: None,
+            reconcile_join: None,
             reconcile_due: true,
             reconcile_again: false,
             ours_known: false,
@@ -214,24 +241,48 @@ impl Node {
 
     /// Takes one input. Drain [`Self::poll_output`] after each.
     pub fn handle(&mut self, now: Instant, input: Input<'_>) {
-        if self.stopped {
+        self.handle_all(now, [input]);
+    }
+
+    /// Takes inputs that one look at a source gave, in order, and then does one turn for all of them. Drain
+    /// [`Self::poll_output`] afterwards. The caller bounds their number.
+    pub fn handle_all<'a>(&mut self, now: Instant, inputs: impl IntoIterator<Item = Input<'a>>) {
+        let mut turn = false;
+        for input in inputs {
+            if self.stopped {
+                return;
+            }
+            let accepted = match &input {
+                Input::Vrrp { ifindex, packet } => match self.accept_vrrp(*ifindex, *packet) {
+                    Some(accepted) => Some(accepted),
+                    // Garbage costs a counter and no turn.
+                    None => continue,
+                },
+                Input::Datagram { from, bytes } => {
+                    if self.channel.is_none() || self.refuses_datagram(now, *from, bytes) {
+                        continue;
+                    }
+                    None
+                }
+                _ => None,
+            };
+            if !std::mem::replace(&mut turn, true) {
+                self.notice_stall(now);
+            }
+            self.observe(now, input, accepted);
+        }
+        if !turn {
             return;
         }
-        let accepted = match &input {
-            Input::Vrrp { ifindex, packet } => match self.accept_vrrp(*ifindex, *packet) {
-                Some(accepted) => Some(accepted),
-                // Garbage costs a counter and no turn.
-                None => return,
-            },
-            Input::Datagram { from, bytes } => {
-                if self.channel.is_none() || self.refuses_datagram(now, *from, bytes) {
-                    return;
-                }
-                None
-            }
-            _ => None,
-        };
-        self.notice_stall(now);
+        self.run_due(now);
+        self.rearm(now);
+        self.report(now);
+        self.wake = self.next_wake(now);
+        self.flush();
+    }
+
+    /// What an input changes by itself.
+    fn observe(&mut self, now: Instant, input: Input<'_>, accepted: Option<(VipId, LegId, wire::Received)>) {
         match input {
             Input::Timer => {}
             Input::Vrrp { .. } => {
@@ -264,10 +315,6 @@ impl Node {
             },
             Input::Stop { deadline } => self.on_stop(now, deadline),
         }
-        self.run_due(now);
-        self.rearm(now);
-        self.wake = self.next_wake(now);
-        self.flush();
     }
 
     /// What the caller must do, in order.
@@ -404,3 +451,11 @@ fn shortest_down(vip: &crate::config::Vip) -> Duration {
 
 const ANYCAST_STALL: Duration = Duration::from_millis(300);
 const IDLE: Duration = Duration::from_millis(500);
+
+fn with_extras(config: &Config) -> Vec<VipId> {
+    let vips = (0..).map(VipId).zip(&config.vips);
+    let more = |vip: &crate::config::Vip| {
+        !vip.routes.is_empty() || !vip.rules.is_empty() || vip.legs.iter().any(|leg| leg.vmac)
+    };
+    vips.filter(|(_, vip)| more(vip)).map(|(id, _)| id).collect()
+}

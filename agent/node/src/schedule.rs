@@ -2,6 +2,7 @@
 
 use crate::config::VipId;
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::time::Instant;
 
 /// A deadline per unit, and which comes first.
@@ -32,6 +33,12 @@ impl Schedule {
     /// The earliest deadline.
     pub(crate) fn first(&self) -> Option<Instant> {
         self.order.first().map(|(at, _)| *at)
+    }
+
+    /// Units whose deadline is after `now` and not after `until`, the earliest first.
+    pub(crate) fn soon(&self, now: Instant, until: Instant) -> impl Iterator<Item = VipId> {
+        let later = (Bound::Excluded((now, VipId(u16::MAX))), Bound::Included((until.max(now), VipId(u16::MAX))));
+        self.order.range(later).map(|(_, id)| *id)
     }
 
     /// Units whose deadline is not after `now`; they stay armed.
@@ -130,6 +137,11 @@ mod tests {
             due.sort();
             let expected: Vec<VipId> = model.iter().filter(|(_, at)| **at <= time(look)).map(|(id, _)| *id).collect();
             prop_assert_eq!(due, expected);
+            let mut soon: Vec<VipId> = schedule.soon(time(look), time(look + 5)).collect();
+            soon.sort();
+            let within = |at: &Instant| time(look) < *at && *at <= time(look + 5);
+            let expected: Vec<VipId> = model.iter().filter(|(_, at)| within(at)).map(|(id, _)| *id).collect();
+            prop_assert_eq!(soon, expected);
         }
     }
 

@@ -4,7 +4,7 @@ use crate::config::{HookEvent, VipId};
 use crate::decide::Participation;
 use crate::io::{Output, Packet, SendError};
 use crate::journal::Kind;
-use crate::node::Node;
+use crate::node::{Node, together};
 use crate::turn::is_last_resort;
 use crate::world::HeardAdvert;
 use holdfast_statesync::message::ClaimCause;
@@ -13,6 +13,8 @@ use holdfast_vrrp::{Input, LegId, Priority, State, wire};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Adverts ahead of their time in one turn.
+const TOGETHER_MAX: usize = 100;
 /// Active for this long: our adverts do reach whoever else is there.
 const HEARD_WELL: Duration = Duration::from_secs(10);
 
@@ -54,10 +56,10 @@ impl Node {
     }
 
     pub(crate) fn on_vrrp(&mut self, now: Instant, id: VipId, leg: LegId, received: &wire::Received) {
-        self.count("adverts_received");
+        self.adverts.received += 1;
         // The form that RFC 5798 was read to demand and some peers send and demand: which one it is, is worth knowing.
         if received.checksum == wire::ChecksumForm::PseudoHeader && received.source.is_ipv4() {
-            self.count("adverts_checksum_pseudo_header");
+            self.adverts.pseudo_header += 1;
         }
         let advert = &received.advert;
         let heard =
@@ -108,6 +110,21 @@ impl Node {
                 self.route(now, id, Input::OwnerLives);
             } else {
                 self.route(now, id, Input::Timer);
+            }
+        }
+    }
+
+    /// Adverts that are due soon go out with those that are due: then these units wake us together from now on.
+    pub(crate) fn advertise_together(&mut self, now: Instant) {
+        if self.out.adverts.is_empty() {
+            return;
+        }
+        let soon: Vec<VipId> = self.timers.soon(now, now + self.together).take(TOGETHER_MAX).collect();
+        for id in soon {
+            let router = &self.run(id).router;
+            let within = now + together(router.config().interval);
+            if router.state() == State::Active && router.poll_timeout().is_some_and(|at| at <= within) {
+                self.route(now, id, Input::Advertise);
             }
         }
     }
@@ -284,16 +301,20 @@ impl Node {
             }
             return;
         }
-        self.count("adverts_sent");
+        self.adverts.sent += 1;
+        let (since, was_failing) = (self.view(id).since, self.view(id).send_failing_since);
         if self.view(id).state != State::Active {
             return;
         }
-        if now.saturating_duration_since(self.view(id).since) > HEARD_WELL {
-            self.run_mut(id).unheard = 0;
+        // Not touched by it: that an advert went out makes nothing due.
+        let run = self.vips.get_mut(usize::from(id.0)).expect("ids of VIPs come from the configuration");
+        if now.saturating_duration_since(since) > HEARD_WELL {
+            run.unheard = 0;
         }
-        let gap = self.run_mut(id).sending.sent(leg, now);
-        let failing = self.run(id).sending.failing_since();
-        if std::mem::replace(&mut self.view_mut(id).send_failing_since, failing) != failing {
+        let gap = run.sending.sent(leg, now);
+        let failing = run.sending.failing_since();
+        if was_failing != failing {
+            self.view_mut(id).send_failing_since = failing;
             self.dirty.units.insert(id);
         }
         if gap >= self.vip_config(id).vrrp.interval.duration() * 2 {

@@ -290,6 +290,13 @@ pub(crate) fn of(node: &Node, now: Instant) -> Status {
     let neighbors = sessions::neighbors(node, now);
     let (verdict, summary, warnings) = judge::judge(node, &rows, &peers, &neighbors, now);
     let mut counters = node.counters.clone();
+    let adverts = &node.adverts;
+    let of_adverts = [
+        ("adverts_sent", adverts.sent),
+        ("adverts_received", adverts.received),
+        ("adverts_checksum_pseudo_header", adverts.pseudo_header),
+    ];
+    counters.extend(of_adverts.map(|(name, count)| (name.to_owned(), count)));
     counters.insert("checks_late".to_owned(), node.checks.late);
     counters.extend(node.refused.counters());
     if let Some(channel) = &node.channel {

@@ -7,7 +7,7 @@ use crate::announce::Announcer;
 use crate::bgp;
 use crate::config::{HookEvent, Member, Tracked, VipId};
 use crate::decide::{Leave, LegPath, Participation, VipPlan, decide_one, socket_of, stands_until};
-use crate::diff::{BATCH, BATCH_PAUSE, Wanted, diff};
+use crate::diff::{BATCH, BATCH_PAUSE, Key, Want, Wanted, diff};
 use crate::extras::Extras;
 use crate::io::{Link, Output, SocketKey, Step, UnitState};
 use crate::journal::Kind;
@@ -24,9 +24,12 @@ use std::time::{Duration, Instant};
 
 /// How long a resumed VIP counts as fit while nothing is known.
 pub(crate) const ASSUMED_FIT: Duration = Duration::from_secs(1);
-/// Between reports when nothing changes: at most, and at least where a turn happens anyway.
+/// Between reports when nothing changes, at most.
 const REPORT: Duration = Duration::from_millis(100);
-const REPORT_EARLY: Duration = Duration::from_millis(60);
+/// A report that would need a wake-up of its own goes out so much earlier, in the last turn before it; with an advert,
+/// which wakes the peers anyway, still earlier.
+const REPORT_EARLY: Duration = Duration::from_millis(40);
+const REPORT_WITH_ADVERT: Duration = Duration::from_millis(60);
 /// All is decided anew this often, whatever changed: what should have been noticed and wasn't doesn't stay wrong.
 const REDECIDE: Duration = Duration::from_secs(1);
 /// Decisions in one turn. Each follows from a change by the one before, and three suffice for any chain of ours; what
@@ -89,12 +92,9 @@ impl Node {
 
     /// The same of every unit that has more than addresses.
     pub(crate) fn record_extras(&mut self) {
-        let vips = (0..).map(VipId).zip(&self.config.vips);
-        let more = |vip: &crate::config::Vip| {
-            !vip.routes.is_empty() || !vip.rules.is_empty() || vip.legs.iter().any(|leg| leg.vmac)
-        };
-        let ids: Vec<VipId> = vips.filter(|(_, vip)| more(vip)).map(|(id, _)| id).collect();
-        ids.into_iter().for_each(|id| self.record(id));
+        for at in 0..self.with_extras.len() {
+            self.with_extras.get(at).copied().into_iter().for_each(|id| self.record(id));
+        }
     }
 
     /// No segment hears of this address: it is nobody's to claim.
@@ -110,6 +110,7 @@ impl Node {
         due.into_iter().for_each(|id| self.touched.insert(id));
         let units = self.touched.sorted();
         self.run_routers(now, &units);
+        self.advertise_together(now);
         self.run_sessions(now);
         // What stands until this very moment still stands.
         let aged: Vec<VipId> = self.ages.due(now).collect();
@@ -135,7 +136,11 @@ impl Node {
             self.run_operations(now);
         }
         self.speak(now);
-        if self.reconcile_due || self.reconcile_at.is_some_and(|at| at <= now) {
+        self.hold_back(now);
+        if self.reconcile_due
+            || self.reconcile_at.is_some_and(|at| at <= now)
+            || self.reconcile_join.is_some_and(|at| at <= now)
+        {
             self.reconcile(now);
         }
         if !self.records.is_empty() {
@@ -143,7 +148,6 @@ impl Node {
         }
         self.announce(now);
         self.tell_states();
-        self.report(now);
         self.finish_stop(now);
     }
 
@@ -155,12 +159,16 @@ impl Node {
             self.neighbors_moved = true;
             self.sync_sockets();
         }
+        if all {
+            self.actual.look_at_all();
+        }
         let plans: Vec<VipPlan> = units.iter().map(|id| self.decide(now, *id)).collect();
         for (id, new) in units.iter().zip(plans) {
             let Some(plan) = self.plan.vips.get_mut(usize::from(id.0)) else { continue };
             let moved = plan.path != new.path || plan.addresses != new.addresses || plan.extras != new.extras;
-            *plan = new;
+            let old = std::mem::replace(plan, new);
             if all || moved {
+                self.want_addresses(now, *id, &old.addresses);
                 self.record(*id);
             }
         }
@@ -386,26 +394,22 @@ impl Node {
         self.reconcile_due = false;
         if !self.synced {
             self.reconcile_at = None;
+            self.reconcile_join = None;
             return;
         }
         let mut wanted = Wanted { sockets: self.wanted_sockets(), guard: self.wanted_guard(), ..Wanted::default() };
         if self.actual.any_vmac() {
+            // Which of them leave, and their addresses with them, is another question each time.
+            self.actual.look_at_all();
             let device = |link: &Link| Some((Vmac::named(&link.name)?, link.ifindex));
             wanted.devices = self.world.links.iter().filter_map(device).collect();
         }
-        for ((vip, view), plan) in self.config.vips.iter().zip(&self.world.vips).zip(&self.plan.vips) {
-            wanted.addresses.extend(&plan.addresses);
-            if let Some(bgp) = vip.bgp.as_ref().filter(|_| vip.anycast()) {
-                let lifetime = bgp.lifetime(&self.config);
-                wanted.lifetimes.extend(plan.addresses.iter().map(|key| (*key, lifetime)));
-            }
-            self.want_extras(plan, &mut wanted);
-            let vanishes = view.fault.is_some_and(|f| f.kind == FaultKind::AddressVanishes && now < f.until);
-            if vanishes || view.relisten_until.is_some_and(|until| now < until) {
-                wanted.held.extend(plan.addresses.iter().filter(|key| !self.actual.present(key)));
+        for id in &self.with_extras {
+            if let Some(plan) = self.plan.vips.get(usize::from(id.0)) {
+                self.want_extras(plan, &mut wanted);
             }
         }
-        let diff = diff(&wanted, &self.actual, now);
+        let diff = diff(&wanted, &mut self.actual, now);
         for step in diff.steps {
             self.actual.issued(&step, now);
             let first = matches!(step, Step::OpenVrrp { .. });
@@ -418,11 +422,44 @@ impl Node {
             self.out.announces.push(Output::Step(Step::Announce { ifindex, ip }));
         }
         self.reconcile_at = diff.next;
+        self.reconcile_join = diff.join;
         // What waits for what was done just now.
         let free = |freed: &bool| *freed;
         self.reconcile_again = !(wanted.routes.values().all(free) && wanted.rules.values().all(free));
         self.actual.tidy(now);
         self.write_records();
+    }
+
+    /// Tells which addresses of a unit are wanted, now that its plan is another than the one with these.
+    fn want_addresses(&mut self, now: Instant, id: VipId, old: &BTreeSet<Key>) {
+        let holds_back = self.holds_back(now, id);
+        let (Some(run), Some(plan)) = (self.vips.get_mut(usize::from(id.0)), self.plan.vips.get(usize::from(id.0)))
+        else {
+            return;
+        };
+        run.holds_back = holds_back;
+        old.difference(&plan.addresses).for_each(|key| self.actual.want(*key, Want::No, None));
+        let want = if holds_back { Want::Held } else { Want::Yes };
+        let anycast = self.config.vips.get(usize::from(id.0)).filter(|vip| vip.anycast());
+        let lifetime = anycast.and_then(|vip| Some(vip.bgp.as_ref()?.lifetime(&self.config)));
+        plan.addresses.iter().for_each(|key| self.actual.want(*key, want, lifetime));
+    }
+
+    /// Units that begin or end to hold their addresses back, of those in hand.
+    fn hold_back(&mut self, now: Instant) {
+        for id in self.touched.sorted() {
+            if self.holds_back(now, id) != self.run(id).holds_back {
+                self.want_addresses(now, id, &BTreeSet::new());
+                self.reconcile_due = true;
+            }
+        }
+    }
+
+    /// Whether addresses of this unit that aren't there must not be added now.
+    fn holds_back(&self, now: Instant, id: VipId) -> bool {
+        let view = self.view(id);
+        let vanishes = view.fault.is_some_and(|f| f.kind == FaultKind::AddressVanishes && now < f.until);
+        vanishes || view.relisten_until.is_some_and(|until| now < until)
     }
 
     /// Routes and rules of a unit, and whether what they come after is there.
@@ -480,10 +517,13 @@ impl Node {
         self.announce_at = (batch > 0).then(|| now + BATCH_PAUSE);
     }
 
-    /// Tells all peers what we are and can.
-    fn report(&mut self, now: Instant) {
+    /// Tells all peers what we are and can. After everything else of a turn, the units' next deadlines included.
+    pub(crate) fn report(&mut self, now: Instant) {
         let Some(channel) = &mut self.channel else { return };
-        if !std::mem::take(&mut self.report_due) && now + (REPORT - REPORT_EARLY) < self.report_at {
+        let early = if self.out.adverts.is_empty() { REPORT_EARLY } else { REPORT_WITH_ADVERT };
+        let last = self.timers.first().is_none_or(|next| next > self.report_at);
+        let due = if last { self.report_at <= now + early } else { self.report_at <= now };
+        if !std::mem::take(&mut self.report_due) && !due {
             return;
         }
         self.report_at = now + REPORT;

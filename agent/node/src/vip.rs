@@ -31,6 +31,8 @@ pub(crate) struct VipRun {
     pub probe: Option<ClaimProbe>,
     /// What the keeper was told last.
     pub record: Option<OwnerRecord>,
+    /// Its addresses must not be added now, as far as they aren't there.
+    pub holds_back: bool,
     /// The ways that the router's legs use.
     pub path: Option<Vec<LegPath>>,
     pub fitness: Fitness,
@@ -82,6 +84,7 @@ impl VipRun {
             told: None,
             probe: None,
             record: None,
+            holds_back: false,
             path: None,
             fitness: Fitness::Unknown,
             fitness_since: now,

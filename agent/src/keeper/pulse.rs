@@ -1,87 +1,120 @@
-//! Beats that wake nobody: the worker leaves the time in a pipe, and the keeper looks only when it would otherwise take
-//! the silence for a hang.
+//! Beats that wake nobody: worker and keeper hold the same timer. Each beat sets it back, and only when the beats stop does
+//! it run out and wake the keeper.
 //!
 //! A beat by message wakes the keeper each time, which on an idle host is most of what the agent costs. The keeper gets
-//! the reading end with the worker's first message; without it, messages do.
+//! the timer with the worker's first message; without it, messages do.
 
-use rustix::io::{read, write};
-use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::io::read;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_gettime,
+    timerfd_settime,
+};
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Reads at one look. The pipe holds 8,192 beats; a keeper that doesn't look for so long has other troubles.
-const READS: usize = 16;
+/// Once run out, the timer runs on for this long and what the worker set: so it says when it ran out, and whose patience
+/// that was.
+const RUNS_ON: Duration = Duration::from_secs(86_400);
 
 /// The worker's end.
 #[derive(Debug)]
-pub struct Pulse(OwnedFd);
+pub struct Pulse {
+    timer: OwnedFd,
+    setting: Itimerspec,
+}
 
-/// Both ends: the worker's, and the one to be sent to the keeper.
+/// Both ends: the worker's, and the one to be sent to the keeper, which is woken when there was no beat for `patience`.
 ///
 /// # Errors
 /// No descriptors are left.
-pub fn pulse() -> io::Result<(Pulse, OwnedFd)> {
-    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-    Ok((Pulse(writer), reader))
+pub fn pulse(patience: Duration) -> io::Result<(Pulse, OwnedFd)> {
+    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
+    let theirs = timer.try_clone()?;
+    let setting = Itimerspec { it_value: timespec(patience), it_interval: timespec(RUNS_ON + patience) };
+    Ok((Pulse { timer, setting }, theirs))
 }
 
 impl Pulse {
     /// Leaves word. False: it can't, and a message must do.
     #[must_use]
     pub fn beat(&self) -> bool {
-        // A pipe takes so few bytes whole or not at all.
-        write(&self.0, &monotonic().as_nanos().to_le_bytes()).is_ok()
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &self.setting).is_ok()
     }
 }
 
-/// The time of the last beat in the pipe, on the clock of `now`; `None`: none since the last look.
-pub fn last(reader: BorrowedFd<'_>, now: Instant) -> Option<Instant> {
-    let mut last = None;
-    for _ in 0..READS {
-        let mut buffer = [0; 4096];
-        let Ok(length) = read(reader, &mut buffer) else { break };
-        let beats = buffer.get(..length).unwrap_or_default().as_chunks::<16>().0;
-        let Some(beat) = beats.last() else { break };
-        last = Some(Duration::from_nanos(u64::try_from(u128::from_le_bytes(*beat)).ok()?));
-    }
-    let age = monotonic().saturating_sub(last?);
-    now.checked_sub(age)
+/// The time of the last beat; `None`: none yet.
+pub fn last(timer: BorrowedFd<'_>, now: Instant) -> Option<Instant> {
+    let setting = timerfd_gettime(timer).ok()?;
+    let (left, whole) = (duration(setting.it_value)?, duration(setting.it_interval)?);
+    let patience = whole.checked_sub(RUNS_ON)?;
+    // Run out, it counts down the whole; before that what is left of the patience.
+    let since = if left > patience { whole.checked_sub(left)? + patience } else { patience.checked_sub(left)? };
+    now.checked_sub(since)
 }
 
-/// The clock that [`Instant`] goes by, the same in every process.
-fn monotonic() -> Duration {
-    let now = clock_gettime(ClockId::Monotonic);
-    let (seconds, nanoseconds) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
-    Duration::new(seconds.unwrap_or_default(), nanoseconds.unwrap_or_default())
+/// Takes note that it ran out: it wakes us once.
+pub fn ran_out(timer: BorrowedFd<'_>) {
+    // Nothing to read: a beat came in between.
+    let _ = read(timer.as_fd(), &mut [0; 8]);
+}
+
+fn timespec(span: Duration) -> Timespec {
+    Timespec { tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX), tv_nsec: i64::from(span.subsec_nanos()) }
+}
+
+fn duration(span: Timespec) -> Option<Duration> {
+    Some(Duration::new(u64::try_from(span.tv_sec).ok()?, u32::try_from(span.tv_nsec).ok()?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    const SLACK: Duration = Duration::from_millis(1);
+    const LONG: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
+
+    fn is_ready(timer: &OwnedFd, wait: Timespec) -> bool {
+        poll(&mut [PollFd::new(timer, PollFlags::IN)], Some(&wait)).expect("can be polled") == 1
+    }
 
     #[test]
-    fn the_last_of_many_beats_is_found_and_each_look_finds_only_new_ones() {
-        let (pulse, reader) = pulse().expect("a pipe");
-        assert_eq!(last(reader.as_fd(), Instant::now()), None);
+    fn the_last_beat_is_known_and_wakes_nobody() {
+        let (pulse, timer) = pulse(Duration::from_secs(60)).expect("descriptors are left");
+        assert_eq!(last(timer.as_fd(), Instant::now()), None);
         let before = Instant::now();
         for _ in 0..1_000 {
             assert!(pulse.beat());
         }
         let after = Instant::now();
-        let seen = last(reader.as_fd(), Instant::now()).expect("there were beats");
-        let slack = Duration::from_millis(1);
-        assert!(before <= seen + slack && seen <= after + slack);
-        assert_eq!(last(reader.as_fd(), Instant::now()), None);
+        for _ in 0..2 {
+            let seen = last(timer.as_fd(), Instant::now()).expect("there were beats");
+            assert!(before <= seen + SLACK && seen <= after + SLACK);
+        }
+        assert!(!is_ready(&timer, Timespec { tv_sec: 0, tv_nsec: 0 }));
     }
 
     #[test]
-    fn a_pipe_that_nobody_reads_says_so_and_blocks_nobody() {
-        let (pulse, reader) = pulse().expect("a pipe");
-        assert!((0..100_000).any(|_| !pulse.beat()));
-        drop(reader);
-        assert!(!pulse.beat());
+    fn when_beats_stop_the_keeper_is_woken_once_and_knows_when_the_last_one_was() {
+        let (pulse, timer) = pulse(Duration::from_millis(5)).expect("descriptors are left");
+        let before = Instant::now();
+        assert!(pulse.beat());
+        let after = Instant::now();
+        assert!(is_ready(&timer, LONG));
+        ran_out(timer.as_fd());
+        assert!(!is_ready(&timer, Timespec { tv_sec: 0, tv_nsec: 0 }));
+        let seen = last(timer.as_fd(), Instant::now()).expect("there was a beat");
+        assert!(before <= seen + SLACK && seen <= after + SLACK, "{:?} {:?}", seen - before, after - before);
+        assert!(pulse.beat());
+        assert!(is_ready(&timer, LONG), "and again after the next one");
+    }
+
+    #[test]
+    fn a_timer_that_is_no_pulse_says_nothing() {
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).expect("descriptors are left");
+        let once = Itimerspec { it_value: timespec(SLACK), it_interval: timespec(SLACK) };
+        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &once).expect("armed");
+        assert_eq!(last(timer.as_fd(), Instant::now()), None);
     }
 }

@@ -72,6 +72,8 @@ enum Ready {
     Signals,
     WorkerSocket,
     WorkerProcess,
+    /// There was no beat for a while.
+    Pulse,
     Former,
     Balancer(String),
     ExecOutput(u64),
@@ -147,10 +149,7 @@ impl Runner {
             }
             let now = Instant::now();
             if self.machine.poll_timeout().is_some_and(|at| at <= now) {
-                let pulse = self.worker.as_ref().and_then(|worker| worker.pulse.as_ref());
-                if let Some(at) = pulse.and_then(|pulse| pulse::last(pulse.as_fd(), now)) {
-                    self.handle(Input::Pulse { at });
-                }
+                self.feel_pulse(now);
                 self.handle(Input::Timer);
             }
             self.manager.ping(now);
@@ -168,6 +167,14 @@ impl Runner {
             machine.bfd_timer(now);
         }
         self.settle();
+    }
+
+    /// When the worker left word last.
+    fn feel_pulse(&mut self, now: Instant) {
+        let pulse = self.worker.as_ref().and_then(|worker| worker.pulse.as_ref());
+        if let Some(at) = pulse.and_then(|pulse| pulse::last(pulse.as_fd(), now)) {
+            self.handle(Input::Pulse { at });
+        }
     }
 
     /// One input, and all that follows from it.
@@ -219,6 +226,9 @@ impl Runner {
                 add(Ready::WorkerSocket, end.as_fd(), PollFlags::IN | out);
             }
             add(Ready::WorkerProcess, worker.process(), PollFlags::IN);
+            if let Some(pulse) = &worker.pulse {
+                add(Ready::Pulse, pulse.as_fd(), PollFlags::IN);
+            }
         }
         if let Some(former) = &self.former {
             add(Ready::Former, former.as_fd(), PollFlags::IN);
@@ -250,6 +260,12 @@ impl Runner {
                 }
             }
             Ready::WorkerProcess => self.worker_ended(),
+            Ready::Pulse => {
+                if let Some(pulse) = self.worker.as_ref().and_then(|worker| worker.pulse.as_ref()) {
+                    pulse::ran_out(pulse.as_fd());
+                }
+                self.feel_pulse(Instant::now());
+            }
             Ready::Former => {
                 if self.former.as_ref().is_some_and(|former| has_ended(former.as_fd())) {
                     self.former = None;

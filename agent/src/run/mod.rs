@@ -48,6 +48,7 @@ use crate::os::{caps, process, sched};
 use crate::{config, ctl};
 use holdfast_node::io::Boot;
 use holdfast_node::keeper::ipc::{ToKeeper, ToWorker};
+use holdfast_node::keeper::patience;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, RawFd};
 use std::os::unix::net::UnixListener;
@@ -97,14 +98,15 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     let mut keeper: WorkerEnd = End::new(keeper);
     let config = config::load(&options.config).map_err(|e| e.to_string())?;
     // The keeper answers while we go on.
-    let hello = ToKeeper::Hello { hang_limit: startup::hang_limit(&config), resume_limit: RESUME_LIMIT };
-    let (pulse, reader) = match pulse::pulse() {
-        Ok((pulse, reader)) => (Some(pulse), Some(reader)),
+    let hang_limit = startup::hang_limit(&config);
+    let hello = ToKeeper::Hello { hang_limit, resume_limit: RESUME_LIMIT };
+    let (pulse, theirs) = match pulse::pulse(patience(hang_limit)) {
+        Ok((pulse, theirs)) => (Some(pulse), Some(theirs)),
         // Messages do as well, they only cost more.
         Err(_) => (None, None),
     };
-    keeper.send(&hello, reader.as_ref().map(AsFd::as_fd)).map_err(|e| format!("keeper: {e}"))?;
-    drop(reader);
+    keeper.send(&hello, theirs.as_ref().map(AsFd::as_fd)).map_err(|e| format!("keeper: {e}"))?;
+    drop(theirs);
     let mut boot = startup::boot(&config, &options.state_dir, &mut notes)?;
     let keys = startup::passwords(&config)?;
     startup::prepare_state_dir(&options.state_dir, USER, &mut notes);

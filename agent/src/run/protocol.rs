@@ -33,6 +33,8 @@ use std::time::{Duration, Instant};
 const PER_SOURCE: usize = 64;
 /// Of routers per turn: 64 KiB each at most.
 const ROUTERS: usize = 8;
+/// Results of what was carried out, told at once.
+const RESULTS: usize = 256;
 /// Messages of the keeper and deaths per turn.
 const FEW: usize = 16;
 /// Turns with something to do that follow each other without a look at what is new.
@@ -254,8 +256,8 @@ impl Protocol {
         self.drain();
     }
 
-    /// Carries out what the node says, and tells it how that went, until it has nothing more to say; at most a bounded
-    /// number of results at a time, the rest in the next turn.
+    /// Carries out what the node says, and tells it how that went; at most a bounded number of results at a time, the
+    /// rest in the next turn.
     fn drain(&mut self) {
         self.outputs.carry_out(&mut self.node);
         if self.outputs.outcomes.is_empty() {
@@ -263,11 +265,10 @@ impl Protocol {
         }
         // One look at the clock for all: they are answers to what was said at one time.
         let now = Instant::now();
-        for _ in 0..PER_SOURCE * 4 {
-            let Some(outcome) = self.outputs.outcomes.pop_front() else { return };
-            self.node.handle(now, outcome.into_input());
-            self.outputs.carry_out(&mut self.node);
-        }
+        let some = self.outputs.outcomes.len().min(RESULTS);
+        let outcomes = self.outputs.outcomes.drain(..some);
+        self.node.handle_all(now, outcomes.map(Outcome::into_input));
+        self.outputs.carry_out(&mut self.node);
     }
 
     fn turn_vrrp(&mut self, cx: &mut Context<'_>) -> bool {
@@ -283,9 +284,10 @@ impl Protocol {
             count += batch.len().max(1);
             match received {
                 Ok(()) => {
-                    for heard in batch.packets() {
-                        self.feed(Input::Vrrp { ifindex: heard.ifindex, packet: heard.packet });
-                    }
+                    let heard = batch.packets();
+                    let inputs = heard.map(|heard| Input::Vrrp { ifindex: heard.ifindex, packet: heard.packet });
+                    self.node.handle_all(Instant::now(), inputs);
+                    self.drain();
                 }
                 // The link's own event says what happened to it.
                 Err(_) => self.outputs.count.vrrp_errors += 1,

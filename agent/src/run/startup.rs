@@ -6,6 +6,7 @@ use crate::os::tcp::Key;
 use crate::os::vmac::parent_settings;
 use holdfast_node::config::{self, Config};
 use holdfast_node::io::Boot;
+use holdfast_node::keeper::hang_limit_of;
 use holdfast_statesync::key::SecretKey;
 use holdfast_vrrp::Family;
 use std::collections::BTreeSet;
@@ -149,7 +150,7 @@ pub(super) fn vmac_parents(config: &Config) -> Vec<String> {
 pub(super) fn hang_limit(config: &Config) -> Duration {
     let on_a_segment = config.vips.iter().filter(|vip| !vip.anycast());
     let shortest = on_a_segment.map(|vip| vip.vrrp.interval.duration()).min().unwrap_or_default();
-    Duration::from_millis(300).max(shortest * 3)
+    hang_limit_of(shortest * 3)
 }
 
 #[cfg(test)]

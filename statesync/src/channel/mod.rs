@@ -57,8 +57,9 @@ pub const MAX_DATAGRAM: usize = 1200;
 /// A peer is Down when nothing authentic was heard for this long: three keepalives and a bit lost in a row.
 pub const IDLE_TIMEOUT: Duration = Duration::from_millis(400);
 
-/// When nothing else was sent to a peer for this long, an empty datagram is.
-pub const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(100);
+/// When nothing else was sent to a peer for this long, an empty datagram is. A bit more than what lies between two
+/// reports, so that none goes out beside each of them, and less than [`PROBE_AFTER`].
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_millis(110);
 
 /// When nothing was heard from a peer for this long, it is asked for an answer,
 pub const PROBE_AFTER: Duration = Duration::from_millis(125);

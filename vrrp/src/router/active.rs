@@ -115,6 +115,19 @@ impl Router {
         }
     }
 
+    /// The advert that is due soon goes out now, and the next one an interval from now. One that is due already, or a
+    /// silence after a stall, is the timer's.
+    pub(super) fn advertise_early(&mut self, now: Instant, active: Active) {
+        if active.listening || active.advert_at <= now {
+            return;
+        }
+        self.phase = Phase::Active(Active::fresh(now + self.config.interval.duration()));
+        self.send_advert();
+        if let Some(reason) = active.reassert_owed {
+            self.push(Output::Reassert(reason));
+        }
+    }
+
     pub(super) fn on_stalled(&mut self, now: Instant, active: Active) {
         // Told twice, the silence isn't prolonged.
         if active.listening && now < active.advert_at {

@@ -73,6 +73,9 @@ pub enum Input<'a> {
     },
     /// `poll_timeout` has passed (early calls do nothing; late calls act once, never in a burst).
     Timer,
+    /// Active: the advert that is due soon goes out now, with those of others, and the next one an interval later. The
+    /// caller says it only shortly before `poll_timeout`, and so no advert is ever late. Elsewhere it means nothing.
+    Advertise,
     /// The effective priority changed. Active: an advert carries it at once. Backup: the skew is recomputed, counted
     /// from what was last heard, so the deadline is never earlier than an Active_Down after that.
     Priority(Priority),

@@ -1,14 +1,19 @@
 //! The difference by itself, step by step.
 
 use super::*;
+use proptest::prelude::*;
 use std::net::Ipv4Addr;
 
 fn key(n: u8) -> Key {
     (2, IpAddr::V4(Ipv4Addr::new(192, 0, 2, n)), 32)
 }
 
-fn wanted(keys: &[u8]) -> Wanted {
-    Wanted { addresses: keys.iter().map(|n| key(*n)).collect(), ..Wanted::default() }
+/// What [`super::diff`] says if these addresses are wanted, and no others.
+fn diff(keys: &[u8], actual: &mut Actual, now: Instant) -> Diff {
+    for n in 0..=9 {
+        actual.want(key(n), if keys.contains(&n) { Want::Yes } else { Want::No }, None);
+    }
+    super::diff(&Wanted::default(), actual, now)
 }
 
 fn now() -> Instant {
@@ -28,30 +33,30 @@ fn issue(actual: &mut Actual, diff: &Diff, now: Instant) {
 #[test]
 fn an_address_that_a_late_refresh_put_back_is_still_ours_to_remove() {
     let (now, mut actual) = (now(), actual());
-    let first = diff(&wanted(&[1]), &actual, now);
+    let first = diff(&[1], &mut actual, now);
     issue(&mut actual, &first, now);
     first.steps.iter().for_each(|step| assert!(actual.done(step, None, now).is_none()));
     // A node that stood still refreshes what has run out meanwhile, and then hears that it ran out.
     let late = now + Duration::from_secs(4);
-    let refresh = diff(&wanted(&[1]), &actual, late);
+    let refresh = diff(&[1], &mut actual, late);
     issue(&mut actual, &refresh, late);
     refresh.steps.iter().for_each(|step| assert!(actual.done(step, None, late).is_none()));
     assert!(actual.gone(key(1), late));
     actual.tidy(late);
     actual.seen(key(1));
-    let removal = diff(&wanted(&[]), &actual, late);
+    let removal = diff(&[], &mut actual, late);
     assert!(matches!(removal.steps[..], [Step::RemoveAddress { .. }]), "{removal:?}");
 }
 
 #[test]
 fn what_is_wanted_is_added_once_and_refreshed_in_time() {
     let (now, mut actual) = (now(), actual());
-    let first = diff(&wanted(&[1]), &actual, now);
+    let first = diff(&[1], &mut actual, now);
     assert_eq!(first.added, [key(1)]);
     issue(&mut actual, &first, now);
-    let again = diff(&wanted(&[1]), &actual, now + Duration::from_millis(499));
+    let again = diff(&[1], &mut actual, now + Duration::from_millis(449));
     assert_eq!((again.steps.len(), again.next), (0, Some(now + REFRESH)));
-    let refresh = diff(&wanted(&[1]), &actual, now + REFRESH);
+    let refresh = diff(&[1], &mut actual, now + REFRESH);
     assert_eq!((refresh.steps.len(), refresh.added.len()), (1, 0), "a refresh is no addition to announce");
 }
 
@@ -59,9 +64,9 @@ fn what_is_wanted_is_added_once_and_refreshed_in_time() {
 fn what_we_did_not_add_is_never_removed() {
     let (now, mut actual) = (now(), actual());
     actual.seen(key(1));
-    assert_eq!(diff(&wanted(&[]), &actual, now).steps, []);
+    assert_eq!(diff(&[], &mut actual, now).steps, []);
     actual.adopt(key(1));
-    assert_eq!(diff(&wanted(&[]), &actual, now).steps.len(), 1);
+    assert_eq!(diff(&[], &mut actual, now).steps.len(), 1);
 }
 
 #[test]
@@ -69,12 +74,12 @@ fn a_failed_step_comes_again_with_back_off_up_to_a_second() {
     let (mut now, mut actual) = (now(), actual());
     let mut waits = vec![];
     for _ in 0..9 {
-        let steps = diff(&wanted(&[1]), &actual, now);
+        let steps = diff(&[1], &mut actual, now);
         assert_eq!(steps.steps.len(), 1);
         issue(&mut actual, &steps, now);
         let retry = actual.done(&steps.steps[0], Some("refused"), now).expect("a retry");
         waits.push((retry.at - now).as_millis());
-        assert_eq!(diff(&wanted(&[1]), &actual, now).next, Some(retry.at));
+        assert_eq!(diff(&[1], &mut actual, now).next, Some(retry.at));
         now = retry.at;
     }
     assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 1000, 1000]);
@@ -84,7 +89,7 @@ fn a_failed_step_comes_again_with_back_off_up_to_a_second() {
 fn the_event_of_our_own_removal_is_no_surprise_even_after_a_new_addition() {
     let (now, mut actual) = (now(), actual());
     for want in [&[1][..], &[], &[1]] {
-        let steps = diff(&wanted(want), &actual, now);
+        let steps = diff(want, &mut actual, now);
         issue(&mut actual, &steps, now);
         for step in &steps.steps {
             actual.done(step, None, now);
@@ -93,16 +98,124 @@ fn the_event_of_our_own_removal_is_no_surprise_even_after_a_new_addition() {
     assert!(!actual.gone(key(1), now), "the removal's event, late");
     assert!(actual.present(&key(1)));
     assert!(actual.gone(key(1), now), "this one is somebody else's doing");
-    assert_eq!(diff(&wanted(&[1]), &actual, now).added, [key(1)]);
+    assert_eq!(diff(&[1], &mut actual, now).added, [key(1)]);
 }
 
 #[test]
-fn held_addresses_are_neither_added_nor_removed() {
+fn held_addresses_are_not_added_but_stay_where_they_are() {
     let (now, mut actual) = (now(), actual());
-    let mut want = wanted(&[1, 2]);
-    want.held.insert(key(1));
-    let steps = diff(&want, &actual, now);
-    assert_eq!(steps.added, [key(2)]);
+    let hold = |actual: &mut Actual, now| {
+        actual.want(key(1), Want::Held, None);
+        actual.want(key(2), Want::Held, None);
+        super::diff(&Wanted::default(), actual, now)
+    };
+    let steps = diff(&[2], &mut actual, now);
     issue(&mut actual, &steps, now);
-    assert_eq!(diff(&want, &actual, now).steps, []);
+    assert_eq!(hold(&mut actual, now).steps, []);
+    let refresh = hold(&mut actual, now + REFRESH);
+    assert!(matches!(refresh.steps[..], [Step::AddAddress { ip, .. }] if ip == key(2).1), "{refresh:?}");
+    assert_eq!(diff(&[1, 2], &mut actual, now).added, [key(1)]);
+}
+
+#[test]
+fn a_refresh_joins_a_turn_that_happens_shortly_before_and_is_never_late() {
+    let (now, mut actual) = (now(), actual());
+    let first = diff(&[1], &mut actual, now);
+    issue(&mut actual, &first, now);
+    let before = diff(&[1], &mut actual, now + REFRESH - EARLY - Duration::from_millis(1));
+    assert_eq!((before.steps.len(), before.next), (0, Some(now + REFRESH)));
+    let joined = diff(&[1], &mut actual, now + REFRESH - EARLY);
+    assert_eq!((joined.steps.len(), joined.added.len()), (1, 0));
+}
+
+#[test]
+fn what_is_not_issued_comes_again() {
+    let (now, mut actual) = (now(), actual());
+    assert_eq!(diff(&[1], &mut actual, now).added, [key(1)]);
+    let first = diff(&[1], &mut actual, now);
+    assert_eq!(first.added, [key(1)]);
+    issue(&mut actual, &first, now);
+    let mut again = || diff(&[], &mut actual, now).steps.len();
+    assert_eq!((again(), again()), (1, 1));
+}
+
+#[test]
+fn what_was_wanted_on_an_interface_that_is_gone_is_wanted_again_when_it_is_back() {
+    let (now, mut actual) = (now(), actual());
+    let first = diff(&[1], &mut actual, now);
+    issue(&mut actual, &first, now);
+    first.steps.iter().for_each(|step| assert!(actual.done(step, None, now).is_none()));
+    actual.link_gone(2);
+    assert!(!actual.present(&key(1)));
+    assert_eq!(diff(&[1], &mut actual, now).added, [key(1)]);
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Want(u8, Want),
+    Seen(u8),
+    Adopt(u8),
+    Gone(u8),
+    LinkGone,
+    Resync(Vec<u8>),
+    Wait(u64),
+    /// A turn; what it issues ends like this, now or after the next event.
+    Turn {
+        fails: bool,
+        late: bool,
+    },
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let n = 0..4_u8;
+    prop_oneof![
+        4 => (n.clone(), prop_oneof![1 => Just(Want::No), 1 => Just(Want::Held), 2 => Just(Want::Yes)]).prop_map(|(n, w)| Event::Want(n, w)),
+        1 => n.clone().prop_map(Event::Seen),
+        1 => n.clone().prop_map(Event::Adopt),
+        2 => n.clone().prop_map(Event::Gone),
+        1 => Just(Event::LinkGone),
+        1 => prop::collection::vec(n, 0..4).prop_map(Event::Resync),
+        3 => (1..600_u64).prop_map(Event::Wait),
+        5 => (any::<bool>(), any::<bool>()).prop_map(|(fails, late)| Event::Turn { fails, late }),
+    ]
+}
+
+proptest! {
+    /// A look at what changed and what is due finds what a look at everything finds, at whatever time.
+    #[test]
+    fn a_turn_misses_nothing_that_a_complete_comparison_finds(events in prop::collection::vec(event(), 1..60)) {
+        let (mut now, mut actual) = (now(), actual());
+        let mut on_their_way: Vec<(Step, bool)> = Vec::new();
+        for event in events {
+            let ended = std::mem::take(&mut on_their_way);
+            let mut late_ones = false;
+            match event {
+                Event::Want(n, want) => actual.want(key(n), want, (n == 3).then_some(LIFETIME * 4)),
+                Event::Seen(n) => drop(actual.seen(key(n))),
+                Event::Adopt(n) => actual.adopt(key(n)),
+                Event::Gone(n) => drop(actual.gone(key(n), now)),
+                Event::LinkGone => actual.link_gone(2),
+                Event::Resync(all) => drop(actual.resync(&all.into_iter().map(key).collect(), now)),
+                Event::Wait(ms) => now += Duration::from_millis(ms),
+                Event::Turn { fails, late } => {
+                    let mut complete = actual.clone();
+                    complete.look_at_all();
+                    let expected = super::diff(&Wanted::default(), &mut complete, now);
+                    let found = super::diff(&Wanted::default(), &mut actual, now);
+                    prop_assert_eq!(&found, &expected);
+                    issue(&mut actual, &found, now);
+                    on_their_way = found.steps.into_iter().map(|step| (step, fails)).collect();
+                    late_ones = late;
+                }
+            }
+            let mut end = |steps: Vec<(Step, bool)>| steps.into_iter().for_each(|(step, fails)| {
+                actual.done(&step, fails.then_some("refused"), now);
+            });
+            end(ended);
+            if !late_ones {
+                end(std::mem::take(&mut on_their_way));
+            }
+            actual.tidy(now);
+        }
+    }
 }

@@ -83,6 +83,16 @@ const LATE_EVENT: Duration = Duration::from_millis(100);
 /// After the first Hello every balancer of the configuration has been asked for.
 const CLAIM_LIMIT: Duration = Duration::from_secs(10);
 
+/// After how much silence a worker that says this limit is really taken as hung.
+pub fn hang_limit_of(said: Duration) -> Duration {
+    said.clamp(HANG_MIN, HANG_MAX)
+}
+
+/// For how long the last word of a worker with this limit is fresh: it leaves word twice in this time.
+pub fn patience(hang_limit: Duration) -> Duration {
+    hang_limit * 2 / 3
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Keeper {
@@ -135,6 +145,8 @@ struct Running {
     hello: bool,
     /// Its protocol thread has begun: silence means something from here on.
     beating: bool,
+    /// It leaves word, and somebody wakes us when that stops ([`Input::Pulse`]).
+    quiet: bool,
     /// It said Stopped then.
     done: Option<Instant>,
     /// Its end of the socket pair was closed then: it is about to exit, or lost its mind.
@@ -215,11 +227,7 @@ impl Keeper {
             Input::WorkerSpawned(process) => self.worker_spawned(now, process),
             Input::WorkerNotSpawned { why } => self.worker_not_spawned(now, why),
             Input::Worker(message) => self.hear(now, message),
-            Input::Pulse { at } => {
-                if let Worker::Running(running) = &mut self.worker {
-                    running.beat_at = running.beat_at.max(at.min(now));
-                }
-            }
+            Input::Pulse { at } => self.feel(now, at.min(now)),
             Input::WorkerClosed => self.worker_closed(now),
             Input::WorkerStuck => self.worker_stuck(now),
             Input::WorkerExited { what } => self.worker_exited(now, what),
@@ -288,9 +296,10 @@ impl Keeper {
         let worker = match &self.worker {
             Worker::Former { kill_at, .. } => *kill_at,
             Worker::Waiting { at } => Some(*at),
-            Worker::Running(running) => {
-                Some(self.limit(running).map_or(self.last + TICK, |at| at.min(self.last + TICK)))
-            }
+            Worker::Running(running) => match self.limit(running) {
+                None if running.quiet => None,
+                limit => Some(limit.map_or(self.last + TICK, |at| at.min(self.last + TICK))),
+            },
             Worker::Dying { killed_at, .. } => self.stopping.as_ref().map(|_| *killed_at + KILL_LIMIT),
             Worker::Spawning | Worker::Gone => None,
         };
@@ -311,6 +320,7 @@ impl Keeper {
             Running { done: Some(done), .. } => Some(*done + LEAVE_LIMIT),
             Running { closed: Some(closed), .. } => Some(*closed + EXIT_LIMIT),
             Running { beating: false, since, .. } => Some(*since + START_LIMIT),
+            Running { quiet: true, .. } => None,
             Running { beat_at, .. } if !mutants::off("keeper-hang") => Some(*beat_at + self.hang_limit),
             Running { .. } => None,
         }
@@ -326,9 +336,26 @@ impl Keeper {
         }
     }
 
+    /// The worker left word at that time. As long as that is fresh nothing has to be looked at; then its silence is
+    /// watched, and so is our own lateness. From there to the limit is long enough for a worker to leave word again that
+    /// was stopped until then together with us.
+    fn feel(&mut self, now: Instant, at: Instant) {
+        let due = at + patience(self.hang_limit);
+        let Worker::Running(running) = &mut self.worker else { return };
+        running.beat_at = running.beat_at.max(at);
+        let slept = std::mem::replace(&mut running.quiet, running.beating && now < due);
+        if slept && !running.quiet {
+            self.excuse(now, now.saturating_duration_since(due));
+        }
+    }
+
     /// Silence that passed while the keeper itself didn't run doesn't count: what stopped us may have stopped both.
     fn observe_lateness(&mut self, now: Instant) {
         let late = self.poll_timeout().map_or(Duration::ZERO, |due| now.saturating_duration_since(due));
+        self.excuse(now, late);
+    }
+
+    fn excuse(&mut self, now: Instant, late: Duration) {
         if late <= LATE {
             return;
         }
@@ -402,6 +429,7 @@ impl Keeper {
             beat_at: now,
             hello: false,
             beating: false,
+            quiet: false,
             done: None,
             closed: None,
         });
@@ -441,7 +469,7 @@ impl Keeper {
         match running {
             (running, ToKeeper::Hello { hang_limit, resume_limit }) => {
                 let first = !std::mem::replace(&mut running.hello, true);
-                self.hang_limit = hang_limit.clamp(HANG_MIN, HANG_MAX);
+                self.hang_limit = hang_limit_of(hang_limit);
                 self.resume_limit = resume_limit;
                 if first {
                     self.boot(now);

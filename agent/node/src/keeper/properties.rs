@@ -11,6 +11,8 @@ enum Act {
     /// The worker replaces a record: VIP, bit set of its addresses, Active.
     Own(u8, u8, bool),
     Wait(u64),
+    /// The worker left word so long ago.
+    Pulse(u64),
     /// The keeper isn't scheduled for so long.
     Stall(u64),
     /// Spawns fail from here on, or work again.
@@ -75,6 +77,7 @@ fn act() -> impl Strategy<Value = Act> {
         6 => (0..3_u8, 0..8_u8, any::<bool>()).prop_map(|(vip, set, active)| Act::Own(vip, set, active)),
         4 => (0..400_u64).prop_map(Act::Wait),
         1 => (0..100_000_u64).prop_map(Act::Wait),
+        3 => (0..400_u64).prop_map(Act::Pulse),
         1 => (0..2_000_u64).prop_map(Act::Stall),
         1 => any::<bool>().prop_map(Act::Spawns),
         1 => any::<bool>().prop_map(Act::Removals),
@@ -263,6 +266,10 @@ impl World {
             Act::In(input) => self.handle(input),
             Act::Own(vip, set, active) => self.handle(Input::Worker(ToKeeper::Owner(record(vip, set, active)))),
             Act::Wait(ms) => self.wait(Duration::from_millis(ms)),
+            Act::Pulse(ms) => {
+                let at = self.now.checked_sub(Duration::from_millis(ms)).unwrap_or(self.now);
+                self.handle(Input::Pulse { at });
+            }
             Act::Stall(ms) => {
                 self.now += Duration::from_millis(ms);
                 self.handle(Input::Timer);

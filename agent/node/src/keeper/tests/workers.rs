@@ -154,6 +154,61 @@ fn silence_while_the_keeper_itself_stood_still_is_no_hang() {
 }
 
 #[test]
+fn while_a_worker_leaves_word_the_keeper_sleeps() {
+    let mut bench = Bench::working();
+    bench.beat(ms(11_000));
+    bench.input(Input::Pulse { at: bench.now });
+    assert_eq!(bench.keeper.poll_timeout(), None);
+    bench.say(owner("web", 10, true));
+    assert_eq!(bench.keeper.poll_timeout(), None, "a message changes nothing in that");
+}
+
+#[test]
+pub(super) fn a_worker_that_leaves_no_word_any_more_is_killed_at_the_limit() {
+    let mut bench = Bench::working();
+    bench.say(owner("web", 10, true));
+    bench.beat(ms(1_000));
+    let last = bench.now;
+    bench.input(Input::Pulse { at: last });
+    bench.run(patience(ms(300)));
+    bench.input(Input::Pulse { at: last });
+    bench.run(ms(99));
+    assert_eq!(bench.times(|o| *o == Output::KillWorker), [0; 0]);
+    bench.run(ms(1));
+    assert_eq!((bench.times(|o| *o == Output::KillWorker), bench.times(removes(10))), (vec![1_300], vec![1_300]));
+}
+
+#[test]
+fn a_worker_that_leaves_word_again_in_time_lets_the_keeper_sleep_again() {
+    let mut bench = Bench::working();
+    bench.beat(ms(11_000));
+    let last = bench.now;
+    bench.input(Input::Pulse { at: last });
+    // Both stood still from the last word on, and the keeper is just on time again.
+    bench.run(patience(ms(300)) + ms(10));
+    bench.input(Input::Pulse { at: last });
+    assert!(bench.keeper.poll_timeout().is_some());
+    bench.run(ms(60));
+    bench.input(Input::Pulse { at: last + ms(220) });
+    assert_eq!(bench.keeper.poll_timeout(), None);
+    assert_eq!(bench.times(|o| *o == Output::KillWorker), [0; 0]);
+}
+
+#[test]
+pub(super) fn a_keeper_that_slept_too_long_doesnt_take_that_for_the_workers_silence() {
+    let mut bench = Bench::working();
+    bench.beat(ms(1_000));
+    let last = bench.now;
+    bench.input(Input::Pulse { at: last });
+    bench.now += ms(1_000);
+    bench.input(Input::Pulse { at: last });
+    bench.run(ms(249));
+    assert_eq!(bench.times(|o| *o == Output::KillWorker), [0; 0]);
+    bench.run(ms(1));
+    assert_eq!(bench.times(|o| *o == Output::KillWorker), [2_250], "and afterwards it is seen");
+}
+
+#[test]
 fn a_keeper_that_is_late_again_and_again_still_sees_a_hang() {
     let mut bench = Bench::working();
     while bench.times(|o| *o == Output::KillWorker).is_empty() {
