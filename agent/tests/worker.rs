@@ -163,6 +163,7 @@ impl Worker {
             crashed_before: 0,
             former_end: String::new(),
             bgp_restarting: false,
+            pulse: false,
         };
         self.keeper().send(&boot, None).expect("sent");
     }

@@ -267,3 +267,51 @@ fn a_stalled_node_listens_before_it_claims() {
         clause("Stalled", "means nothing before Startup", vec![(0, In::Stalled)], vec![], Initialize, None),
     ]);
 }
+
+#[test]
+fn an_advert_that_goes_out_early_is_followed_by_the_next_an_interval_later() {
+    use State::{Active, Backup, Initialize};
+    check(vec![
+        clause(
+            "Advertise",
+            "the advert goes out now, and the next an interval from now",
+            active(100, &[(950, In::Advertise)]),
+            vec![Out::Sent(100)],
+            Active,
+            SECOND,
+        ),
+        clause(
+            "Advertise",
+            "the timer that was due then has nothing to do",
+            active(100, &[(950, In::Advertise), (1_000, In::Timer)]),
+            vec![],
+            Active,
+            Some(ms(950)),
+        ),
+        clause(
+            "Advertise",
+            "an advert that is due is the timer's",
+            active(100, &[(1_000, In::Advertise)]),
+            vec![],
+            Active,
+            Some(ms(0)),
+        ),
+        clause(
+            "Advertise",
+            "a silence after a stall is kept",
+            active(100, &[(400, In::Stalled), (1_350, In::Advertise)]),
+            vec![],
+            Active,
+            Some(ms(50)),
+        ),
+        clause(
+            "Advertise",
+            "means nothing to a Backup",
+            backup(100, &[(5, In::Advertise)]),
+            vec![],
+            Backup,
+            Some(us(3_604_375)),
+        ),
+        clause("Advertise", "means nothing before Startup", vec![(0, In::Advertise)], vec![], Initialize, None),
+    ]);
+}

@@ -150,11 +150,12 @@ pub struct Diff {
     pub join: Option<Instant>,
 }
 
-/// Compares. Same arguments, same steps; those that aren't issued come again.
-pub fn diff(wanted: &Wanted, actual: &mut Actual, now: Instant) -> Diff {
+/// Compares. Same arguments, same steps; those that aren't issued come again. `until`: when the next turn comes anyway,
+/// not before `now`: what is to be refreshed by then is refreshed now, if that is at most [`EARLY`].
+pub fn diff(wanted: &Wanted, actual: &mut Actual, now: Instant, until: Instant) -> Diff {
     let mut diff = Diff::default();
     let leaves = |ifindex: u32| wanted.devices.iter().any(|(vmac, at)| *at == ifindex && !wanted.vmacs.contains(vmac));
-    let look = actual.addresses.look(now, &actual.retries, leaves);
+    let look = actual.addresses.look(now, until.min(now + EARLY), &actual.retries, leaves);
     let actual = &*actual;
     let mut next: Option<Instant> = look.next;
     let mut later = |at: Instant| next = Some(next.map_or(at, |n| n.min(at)));

@@ -276,6 +276,7 @@ impl Node {
         }
         self.run_due(now);
         self.rearm(now);
+        self.refresh_early(now);
         self.report(now);
         self.wake = self.next_wake(now);
         self.flush();

@@ -7,7 +7,7 @@ use crate::announce::Announcer;
 use crate::bgp;
 use crate::config::{HookEvent, Member, Tracked, VipId};
 use crate::decide::{Leave, LegPath, Participation, VipPlan, decide_one, socket_of, stands_until};
-use crate::diff::{BATCH, BATCH_PAUSE, Key, Want, Wanted, diff};
+use crate::diff::{BATCH, BATCH_PAUSE, EARLY, Key, Want, Wanted, diff};
 use crate::extras::Extras;
 use crate::io::{Link, Output, SocketKey, Step, UnitState};
 use crate::journal::Kind;
@@ -137,11 +137,8 @@ impl Node {
         }
         self.speak(now);
         self.hold_back(now);
-        if self.reconcile_due
-            || self.reconcile_at.is_some_and(|at| at <= now)
-            || self.reconcile_join.is_some_and(|at| at <= now)
-        {
-            self.reconcile(now);
+        if self.reconcile_due || self.reconcile_at.is_some_and(|at| at <= now) {
+            self.reconcile(now, now);
         }
         if !self.records.is_empty() {
             self.write_records();
@@ -390,7 +387,7 @@ impl Node {
     }
 
     /// What the kernel should have, and the steps there.
-    fn reconcile(&mut self, now: Instant) {
+    fn reconcile(&mut self, now: Instant, until: Instant) {
         self.reconcile_due = false;
         if !self.synced {
             self.reconcile_at = None;
@@ -409,7 +406,7 @@ impl Node {
                 self.want_extras(plan, &mut wanted);
             }
         }
-        let diff = diff(&wanted, &mut self.actual, now);
+        let diff = diff(&wanted, &mut self.actual, now, until);
         for step in diff.steps {
             self.actual.issued(&step, now);
             let first = matches!(step, Step::OpenVrrp { .. });
@@ -428,6 +425,15 @@ impl Node {
         self.reconcile_again = !(wanted.routes.values().all(free) && wanted.rules.values().all(free));
         self.actual.tidy(now);
         self.write_records();
+    }
+
+    /// Refreshes what would wake us before the units do, now that their next deadlines are known.
+    pub(crate) fn refresh_early(&mut self, now: Instant) {
+        let next = self.timers.first().unwrap_or(now + EARLY);
+        let may = self.reconcile_join.is_some_and(|at| at <= now);
+        if may && self.reconcile_at.is_some_and(|at| at < next) {
+            self.reconcile(now, next);
+        }
     }
 
     /// Tells which addresses of a unit are wanted, now that its plan is another than the one with these.

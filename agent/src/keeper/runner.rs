@@ -312,7 +312,10 @@ impl Runner {
                         }
                         // A session without its socket: what we may have is that of a former one.
                         (ToKeeper::BgpSession(session), _) => drop(self.bgp.remove(&session.neighbor)),
-                        (ToKeeper::Hello { .. }, Some(fd)) => worker.pulse = Some(fd),
+                        (ToKeeper::Hello { .. }, Some(fd)) => {
+                            worker.pulse = Some(fd);
+                            self.feel_pulse(Instant::now());
+                        }
                         _ => {}
                     }
                     self.handle(Input::Worker(message));

@@ -81,6 +81,15 @@ impl AddressSocket {
         Ok(Self { netlink: NetlinkSocket::open(SockProtocol::NetlinkRoute)?, mark: true })
     }
 
+    /// The number by which the kernel names this socket in events of IPv4 addresses that it caused
+    /// ([`Monitor::pass_over`](super::monitor::Monitor::pass_over)).
+    ///
+    /// # Errors
+    /// None that the system documents.
+    pub fn port(&self) -> io::Result<u32> {
+        self.netlink.port()
+    }
+
     /// False once the kernel has refused our mark (before Linux 5.18).
     #[must_use]
     pub fn marks(&self) -> bool {

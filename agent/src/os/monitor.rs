@@ -19,6 +19,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, setsockopt, socket, sockopt,
 };
 use ours::Ours;
+use socket2::{SockFilter, SockRef};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -118,6 +119,17 @@ impl Monitor {
         })
     }
 
+    /// From now on what this socket ([`AddressSocket::port`]) adds and refreshes of IPv4 is no event: who asked for it knows
+    /// how it ended, and hundreds of refreshes a second would each wake us once more. All else is still told: what
+    /// anybody else does to these addresses, that they are gone by whosever hand, and IPv6 addresses, which the kernel
+    /// finishes later.
+    ///
+    /// # Errors
+    /// Whatever the system says about the filter.
+    pub fn pass_over(&mut self, port: u32) -> io::Result<()> {
+        SockRef::from(&self.events).attach_filter(&filter(port))
+    }
+
     /// Lists our routes and rules too, once after the first [`MonitorEvent::Resync`]. `follow`: and again whenever
     /// one of them may have changed.
     ///
@@ -212,6 +224,19 @@ impl Monitor {
         self.ours.iter_mut().for_each(Ours::suspect);
         Ok(MonitorEvent::Resync { links, addresses })
     }
+}
+
+/// Lets pass all but additions and refreshes that this socket asked for.
+fn filter(port: u32) -> [SockFilter; 6] {
+    let load = |size: u32, at: u32| SockFilter::new((libc::BPF_LD | size | libc::BPF_ABS) as u16, 0, 0, at);
+    let equal = |value: u32, otherwise: u8| {
+        SockFilter::new((libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, 0, otherwise, value)
+    };
+    let end = |bytes: u32| SockFilter::new((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, bytes);
+    // Values are loaded as if they were in network order. Jumps count the instructions that are left out.
+    let kind = u32::from(u16::from_be_bytes(RTM_NEWADDR.to_ne_bytes()));
+    let port = u32::from_be_bytes(port.to_ne_bytes());
+    [load(libc::BPF_H, 4), equal(kind, 3), load(libc::BPF_W, 12), equal(port, 1), end(0), end(u32::MAX)]
 }
 
 fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {

@@ -4,8 +4,8 @@
 //! without a limit.
 
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, connect, recv, send, setsockopt,
-    socket, sockopt,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, connect, getsockname, recv, send,
+    setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
 use rtnetlink::packet_core::{
@@ -161,6 +161,11 @@ impl NetlinkSocket {
         let _ = set_option(fd.as_fd(), libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, 1);
         let _ = set_option(fd.as_fd(), libc::SOL_NETLINK, libc::NETLINK_EXT_ACK, 1);
         Ok(Self { fd, sequence: 0 })
+    }
+
+    /// The number by which the kernel names this socket in what it tells of its requests.
+    pub(super) fn port(&self) -> io::Result<u32> {
+        Ok(getsockname::<NetlinkAddr>(self.fd.as_raw_fd())?.pid())
     }
 
     /// The next `count` sequence numbers; the first is returned.

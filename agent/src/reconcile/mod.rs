@@ -71,6 +71,14 @@ impl Executor {
         })
     }
 
+    /// The socket by which addresses are added and refreshed, for [`Monitor::pass_over`](crate::os::monitor::Monitor::pass_over).
+    ///
+    /// # Errors
+    /// None that the system documents.
+    pub fn address_port(&self) -> io::Result<u32> {
+        self.addresses.port()
+    }
+
     /// Executes one step. `OpenVrrp` must happen inside a tokio runtime.
     ///
     /// # Errors

@@ -441,7 +441,12 @@ impl Outputs {
             ("fifo_lines", c.lines_dropped),
             ("netlink_overruns", overruns),
         ];
-        self.ends.figures.send_replace(Arc::new(self.figures.clone()));
+        // Who waits for a change waits for something that was dropped: nobody is woken for less.
+        self.ends.figures.send_if_modified(|last| {
+            let news = last.dropped != self.figures.dropped;
+            *last = Arc::new(self.figures.clone());
+            news
+        });
     }
 }
 

@@ -123,7 +123,8 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     let keep = caps::WORKER | sched::capabilities_needed(sched::PROTOCOL_PRIORITY);
     let dropped = caps::drop_to(USER, keep).map_err(|e| e.to_string())?;
     notes.extend(dropped.notes);
-    let former_end = await_boot(&mut keeper, &mut boot)?;
+    let (former_end, felt) = await_boot(&mut keeper, &mut boot)?;
+    let pulse = pulse.filter(|_| felt);
     let (watcher, lookers) = watch::pair(&config.balancers);
     let (protocol_ends, runtime_ends) = queues::pair(boot.intents.clone(), config.fifo.is_some());
     let checks = config.checks.clone();
@@ -174,14 +175,15 @@ fn bind_api(runtime_dir: &Path, notes: &mut Vec<String>) -> Option<UnixListener>
     bound().map_err(|e| notes.push(format!("control socket: {e}; `holdfast status` can't reach this agent"))).ok()
 }
 
-/// Waits for the answer to our first message: what to resume, and how the former worker ended.
-fn await_boot(keeper: &mut WorkerEnd, boot: &mut Boot) -> Result<String, String> {
+/// Waits for the answer to our first message: what to resume. How the former worker ended, and whether the keeper feels our
+/// pulse.
+fn await_boot(keeper: &mut WorkerEnd, boot: &mut Boot) -> Result<(String, bool), String> {
     let limit = Instant::now() + BOOT_PATIENCE;
     loop {
         match keeper.receive().map_err(|e| format!("keeper: {e}"))? {
-            Received::Message(ToWorker::Boot { resume, pseudo_header, former_end, bgp_restarting, .. }, _) => {
+            Received::Message(ToWorker::Boot { resume, pseudo_header, former_end, bgp_restarting, pulse, .. }, _) => {
                 (boot.resume, boot.pseudo_header, boot.bgp_restarting) = (resume, pseudo_header, bgp_restarting);
-                return Ok(former_end);
+                return Ok((former_end, pulse));
             }
             Received::Message(ToWorker::Stop { .. }, _) => return Err("told to stop before the start".to_owned()),
             // Nothing else has a meaning before the answer.

@@ -22,6 +22,7 @@ use crate::os::{sched, udp::UdpChannel};
 use crate::reconcile::Executor;
 use holdfast_node::config::{BalancerId, BalancerKind, Config, NeighborId, ProcessSource, VipId};
 use holdfast_node::io::Boot;
+use holdfast_node::keeper::beat_every;
 use holdfast_node::keeper::ipc::{ToKeeper, ToWorker};
 use holdfast_node::{Input, Node};
 use std::future::poll_fn;
@@ -41,10 +42,8 @@ const FEW: usize = 16;
 const TURNS: u32 = 4;
 /// Operators' requests per turn.
 const REQUESTS: usize = 8;
-/// Between two beats to the keeper: the shortest time, in turns that happen anyway, and, as a part of the time after which
-/// it takes silence for a hang, the longest.
+/// Between two beats to the keeper: the shortest time, in turns that happen anyway.
 const BEAT_SHORTEST: Duration = Duration::from_millis(40);
-const BEATS_PER_LIMIT: u32 = 3;
 /// How old the figures may get.
 const FIGURES_EVERY: Duration = Duration::from_secs(1);
 /// Pause before something that failed is tried again.
@@ -138,13 +137,15 @@ impl Protocol {
         let Setup { config, boot, keys, keeper, pulse, watcher, ends } = setup;
         let executor = Executor::new().map_err(|e| format!("netlink socket: {e}"))?;
         let mut monitor = Monitor::open().map_err(|e| format!("netlink events: {e}"))?;
+        // Without it there are more events, nothing else.
+        let _ = executor.address_port().and_then(|port| monitor.pass_over(port));
         let follow = config.vips.iter().any(|vip| !vip.routes.is_empty() || !vip.rules.is_empty());
         monitor.list_ours(follow).map_err(|e| format!("netlink routes: {e}"))?;
         let timer = TimerFd::new().map_err(|e| format!("timer: {e}"))?;
         let link = KeeperLink::new(keeper).map_err(|e| format!("keeper's socket: {e}"))?;
         let now = Instant::now();
         let bind_at = config.cluster.is_some().then_some(now);
-        let beat_every = super::startup::hang_limit(&config) / BEATS_PER_LIMIT;
+        let beat_every = beat_every(super::startup::hang_limit(&config));
         let desk = config.bgp.as_ref().map(|bgp| Desk::new(bgp, keys, now)).unwrap_or_default();
         let outputs = Outputs::new(&config, executor, link, desk, ends);
         let mut protocol = Self {
@@ -245,7 +246,8 @@ impl Protocol {
 
     fn due(&self) -> Option<Instant> {
         let beat = self.beat_at.map_or_else(Instant::now, |at| at + self.beat_every);
-        let beat = [Some(beat), Some(self.next_figures), self.bind_at, self.monitor_at, self.stop_limit];
+        // Figures are made in a turn that happens anyway: the beat's at the latest.
+        let beat = [Some(beat), self.bind_at, self.monitor_at, self.stop_limit];
         let others = [self.node.poll_timeout(), self.watcher.poll_timeout(), self.outputs.bgp.poll_timeout()];
         let floods = self.floods.iter().map(Flood::poll_timeout);
         beat.into_iter().chain(others).chain(floods).flatten().min()

@@ -8,7 +8,7 @@ use holdfast::reconcile::Executor;
 use holdfast_node::io::{Address, SocketKey, Step};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Reads until an event fits; whatever else comes meanwhile is passed over.
 async fn until<R>(monitor: &mut Monitor, mut fits: impl FnMut(&MonitorEvent) -> Option<R>) -> R {
@@ -262,5 +262,55 @@ fn a_socket_that_lost_its_group_with_the_interfaces_ipv6_gets_it_back_by_the_eve
             .await;
         }
         assert!(member());
+    });
+}
+
+#[test]
+fn what_our_own_socket_adds_and_refreshes_is_no_event_and_all_else_is() {
+    if skipped() {
+        return;
+    }
+    let namespace = Namespace::with_pair();
+    namespace.block_on(|| async {
+        let mut monitor = Monitor::open().expect("open");
+        until(&mut monitor, is_resync).await;
+        let mut executor = Executor::new().expect("open");
+        monitor.pass_over(executor.address_port().expect("it has a port")).expect("filtered");
+        let ifindex = index("v0");
+        let mut add = |ip| {
+            let step = Step::AddAddress { ifindex, ip, prefix: 32, lifetime: LIFETIME };
+            executor.execute(&step).expect("added");
+        };
+        let other = IpAddr::from(Ipv4Addr::new(203, 0, 113, 77));
+        let (vip, six) = (IpAddr::from(VIP), IpAddr::from(VIP6));
+        let changed = |event: &MonitorEvent| {
+            let news = match event {
+                MonitorEvent::Address(address) => (address.ip, false),
+                MonitorEvent::AddressGone { ip, .. } => (*ip, true),
+                _ => return None,
+            };
+            [vip, other, six].contains(&news.0).then_some(news)
+        };
+        for _ in 0..3 {
+            // Somebody else's address marks the end: ours were added before and are passed over.
+            add(vip);
+            add(vip);
+            namespace.ip(&format!("address add {other}/32 dev v0"));
+            assert_eq!(until(&mut monitor, changed).await, (other, false));
+            // Somebody else changes ours, and takes it away.
+            namespace.ip(&format!("address change {vip}/32 dev v0 valid_lft 60 preferred_lft 60"));
+            assert_eq!(until(&mut monitor, changed).await, (vip, false));
+            namespace.ip(&format!("address delete {vip}/32 dev v0"));
+            assert_eq!(until(&mut monitor, changed).await, (vip, true));
+            namespace.ip(&format!("address delete {other}/32 dev v0"));
+            assert_eq!(until(&mut monitor, changed).await, (other, true));
+        }
+        // Nobody refreshes it: that is told too.
+        let step = Step::AddAddress { ifindex, ip: vip, prefix: 32, lifetime: Duration::from_secs(1) };
+        executor.execute(&step).expect("added");
+        assert_eq!(until(&mut monitor, changed).await, (vip, true));
+        let six = IpAddr::from(VIP6);
+        executor.execute(&Step::AddAddress { ifindex, ip: six, prefix: 128, lifetime: LIFETIME }).expect("added");
+        assert_eq!(until(&mut monitor, changed).await, (six, false), "the kernel has finished it");
     });
 }

@@ -33,6 +33,7 @@ pub(crate) enum In {
     Yield,
     OwnerLives,
     Stalled,
+    Advertise,
 }
 
 #[derive(Debug, PartialEq)]
@@ -74,6 +75,7 @@ pub(crate) fn feed(router: &mut Router, now: Instant, input: In) {
         In::Yield => router.handle(now, Input::Yield),
         In::OwnerLives => router.handle(now, Input::OwnerLives),
         In::Stalled => router.handle(now, Input::Stalled),
+        In::Advertise => router.handle(now, Input::Advertise),
     }
 }
 

@@ -7,8 +7,9 @@ use super::{Key, LIFETIME, LIFETIME_V6, REFRESH, REFRESH_V6, Retry, RetryKey};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// An address that is due within this time is refreshed in a turn that happens anyway: then it wakes nobody.
-pub const EARLY: Duration = Duration::from_millis(50);
+/// An address is refreshed at most so much ahead of its time, in the last turn before it that happens anyway: then it
+/// wakes nobody.
+pub const EARLY: Duration = Duration::from_millis(100);
 /// After a removal its event may come this much later.
 const GONE_GRACE: Duration = Duration::from_millis(100);
 
@@ -102,7 +103,7 @@ impl Held {
         }
     }
 
-    fn compare(&self, key: Key, now: Instant, retry: impl Fn(RetryKey) -> Option<Instant>) -> Finding {
+    fn compare(&self, key: Key, now: Instant, until: Instant, retry: impl Fn(RetryKey) -> Option<Instant>) -> Finding {
         let refreshed = self.refreshed.filter(|_| self.present && self.ours);
         let retry = |key| retry(key).filter(|at| now < *at);
         match self.want {
@@ -115,7 +116,7 @@ impl Held {
             }
             Want::Held if !self.present => Finding::Right,
             Want::Held | Want::Yes => match refreshed {
-                Some(at) if now + EARLY < at + self.pace(&key).1 => Finding::Later(at + self.pace(&key).1),
+                Some(at) if until < at + self.pace(&key).1 => Finding::Later(at + self.pace(&key).1),
                 _ => retry(RetryKey::Add(key)).map_or(Finding::Missing(refreshed), Finding::Later),
             },
         }
@@ -140,20 +141,21 @@ impl Addresses {
         self.changed.extend(self.all.keys().copied());
     }
 
-    /// Compares. `leaves`: the interface goes away, and its addresses with it.
+    /// Compares, and refreshes what is due by `until`. `leaves`: the interface goes away, and its addresses with it.
     pub(super) fn look(
         &mut self,
         now: Instant,
+        until: Instant,
         retries: &BTreeMap<RetryKey, Retry>,
         leaves: impl Fn(u32) -> bool,
     ) -> Look {
         let mut look = Look::default();
-        let due = self.due.iter().take_while(|(at, _)| *at <= now + EARLY).map(|(_, key)| *key);
+        let due = self.due.iter().take_while(|(at, _)| *at <= until).map(|(_, key)| *key);
         self.changed.extend(due);
         let mut changed = std::mem::take(&mut self.changed);
         changed.retain(|&key| {
             let Some(held) = self.all.get(&key).copied() else { return false };
-            let finding = held.compare(key, now, |key| retries.get(&key).map(|retry| retry.at));
+            let finding = held.compare(key, now, until, |key| retries.get(&key).map(|retry| retry.at));
             let at = if let Finding::Later(at) = finding { Some(at) } else { None };
             self.look_again(key, at);
             match finding {

@@ -13,7 +13,7 @@ fn diff(keys: &[u8], actual: &mut Actual, now: Instant) -> Diff {
     for n in 0..=9 {
         actual.want(key(n), if keys.contains(&n) { Want::Yes } else { Want::No }, None);
     }
-    super::diff(&Wanted::default(), actual, now)
+    super::diff(&Wanted::default(), actual, now, now)
 }
 
 fn now() -> Instant {
@@ -54,7 +54,7 @@ fn what_is_wanted_is_added_once_and_refreshed_in_time() {
     let first = diff(&[1], &mut actual, now);
     assert_eq!(first.added, [key(1)]);
     issue(&mut actual, &first, now);
-    let again = diff(&[1], &mut actual, now + Duration::from_millis(449));
+    let again = diff(&[1], &mut actual, now + Duration::from_millis(499));
     assert_eq!((again.steps.len(), again.next), (0, Some(now + REFRESH)));
     let refresh = diff(&[1], &mut actual, now + REFRESH);
     assert_eq!((refresh.steps.len(), refresh.added.len()), (1, 0), "a refresh is no addition to announce");
@@ -107,7 +107,7 @@ fn held_addresses_are_not_added_but_stay_where_they_are() {
     let hold = |actual: &mut Actual, now| {
         actual.want(key(1), Want::Held, None);
         actual.want(key(2), Want::Held, None);
-        super::diff(&Wanted::default(), actual, now)
+        super::diff(&Wanted::default(), actual, now, now)
     };
     let steps = diff(&[2], &mut actual, now);
     issue(&mut actual, &steps, now);
@@ -118,14 +118,20 @@ fn held_addresses_are_not_added_but_stay_where_they_are() {
 }
 
 #[test]
-fn a_refresh_joins_a_turn_that_happens_shortly_before_and_is_never_late() {
+fn a_refresh_joins_the_last_turn_before_it_and_is_never_late() {
     let (now, mut actual) = (now(), actual());
     let first = diff(&[1], &mut actual, now);
     issue(&mut actual, &first, now);
-    let before = diff(&[1], &mut actual, now + REFRESH - EARLY - Duration::from_millis(1));
-    assert_eq!((before.steps.len(), before.next), (0, Some(now + REFRESH)));
-    let joined = diff(&[1], &mut actual, now + REFRESH - EARLY);
-    assert_eq!((joined.steps.len(), joined.added.len()), (1, 0));
+    let due = now + REFRESH;
+    let steps = |actual: &mut Actual, before: u64, until| {
+        let diff = super::diff(&Wanted::default(), actual, due - Duration::from_millis(before), until);
+        (diff.steps.len(), diff.added.len(), diff.next)
+    };
+    let just_before = due - Duration::from_millis(1);
+    assert_eq!(steps(&mut actual, 60, just_before), (0, 0, Some(due)), "another turn comes in time");
+    assert_eq!(steps(&mut actual, 101, due), (0, 0, Some(due)), "too early");
+    assert_eq!(steps(&mut actual, 100, due).0, 1);
+    assert_eq!(steps(&mut actual, 1, due + EARLY).0, 1);
 }
 
 #[test]
@@ -163,6 +169,7 @@ enum Event {
     Turn {
         fails: bool,
         late: bool,
+        next: u64,
     },
 }
 
@@ -176,7 +183,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::LinkGone),
         1 => prop::collection::vec(n, 0..4).prop_map(Event::Resync),
         3 => (1..600_u64).prop_map(Event::Wait),
-        5 => (any::<bool>(), any::<bool>()).prop_map(|(fails, late)| Event::Turn { fails, late }),
+        5 => (any::<bool>(), any::<bool>(), 0..150_u64).prop_map(|(fails, late, next)| Event::Turn { fails, late, next }),
     ]
 }
 
@@ -197,11 +204,12 @@ proptest! {
                 Event::LinkGone => actual.link_gone(2),
                 Event::Resync(all) => drop(actual.resync(&all.into_iter().map(key).collect(), now)),
                 Event::Wait(ms) => now += Duration::from_millis(ms),
-                Event::Turn { fails, late } => {
+                Event::Turn { fails, late, next } => {
+                    let until = now + Duration::from_millis(next);
                     let mut complete = actual.clone();
                     complete.look_at_all();
-                    let expected = super::diff(&Wanted::default(), &mut complete, now);
-                    let found = super::diff(&Wanted::default(), &mut actual, now);
+                    let expected = super::diff(&Wanted::default(), &mut complete, now, until);
+                    let found = super::diff(&Wanted::default(), &mut actual, now, until);
                     prop_assert_eq!(&found, &expected);
                     issue(&mut actual, &found, now);
                     on_their_way = found.steps.into_iter().map(|step| (step, fails)).collect();

@@ -166,6 +166,8 @@ pub enum ToWorker {
         /// The former worker had established BGP sessions, the neighbours still keep the routes, and what they lead to
         /// stands: the first OPEN to each may say that we restart (RFC 4724, Restart State).
         bgp_restarting: bool,
+        /// The keeper has what came with the greeting, and hears beats that are left there. Else they must be messages.
+        pulse: bool,
     },
     /// A BFD session changed its state, or was asked for by [`ToKeeper::Bfd`].
     Bfd(BfdReport),

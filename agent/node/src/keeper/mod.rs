@@ -88,9 +88,16 @@ pub fn hang_limit_of(said: Duration) -> Duration {
     said.clamp(HANG_MIN, HANG_MAX)
 }
 
-/// For how long the last word of a worker with this limit is fresh: it leaves word twice in this time.
+/// For how long the last word of a worker with this limit is fresh. It leaves word after three fifths of this time at the
+/// latest ([`beat_every`]).
 pub fn patience(hang_limit: Duration) -> Duration {
     hang_limit * 2 / 3
+}
+
+/// How often a worker with this limit leaves word at least: a little less often than an Active with the shortest interval
+/// that makes this the limit advertises, so that it does both in the same turns.
+pub fn beat_every(hang_limit: Duration) -> Duration {
+    hang_limit * 2 / 5
 }
 
 /// See the module.
@@ -145,6 +152,8 @@ struct Running {
     hello: bool,
     /// Its protocol thread has begun: silence means something from here on.
     beating: bool,
+    /// We can feel its pulse.
+    felt: bool,
     /// It leaves word, and somebody wakes us when that stops ([`Input::Pulse`]).
     quiet: bool,
     /// It said Stopped then.
@@ -342,6 +351,7 @@ impl Keeper {
     fn feel(&mut self, now: Instant, at: Instant) {
         let due = at + patience(self.hang_limit);
         let Worker::Running(running) = &mut self.worker else { return };
+        running.felt = true;
         running.beat_at = running.beat_at.max(at);
         let slept = std::mem::replace(&mut running.quiet, running.beating && now < due);
         if slept && !running.quiet {
@@ -429,6 +439,7 @@ impl Keeper {
             beat_at: now,
             hello: false,
             beating: false,
+            felt: false,
             quiet: false,
             done: None,
             closed: None,
@@ -501,7 +512,8 @@ impl Keeper {
         let pseudo_header = self.vips.held_pseudo_header();
         let former_end = self.former_end.clone();
         let (crashed_before, bgp_restarting) = (self.crashed, self.routers.sockets.resume(now, &mut self.out));
-        self.tell(ToWorker::Boot { resume, pseudo_header, crashed_before, former_end, bgp_restarting });
+        let pulse = matches!(self.worker, Worker::Running(Running { felt: true, .. }));
+        self.tell(ToWorker::Boot { resume, pseudo_header, crashed_before, former_end, bgp_restarting, pulse });
         if !std::mem::replace(&mut self.ready, true) {
             self.out.push(Output::Notify(Notify::Ready));
             self.unclaimed_at = Some(now + CLAIM_LIMIT);

@@ -69,7 +69,8 @@ pub enum Input {
     },
     /// The worker said something.
     Worker(ToKeeper),
-    /// The worker was alive then, as it left word without waking us. To be handed in before [`Input::Timer`], and when
+    /// The worker was alive then, as it left word without waking us. To be handed in before a
+    /// greeting that brought the means to it, before [`Input::Timer`], and when
     /// [`patience`](super::patience) has passed since: who hands in one undertakes to do so, and may sleep until then.
     Pulse {
         /// When.

@@ -1,7 +1,7 @@
 //! What nodes do to the kernel: addresses, sockets, announcements, drift.
 
 use super::lab::*;
-use crate::config::{Hook, HookEvent, VipAddress};
+use crate::config::{Hook, HookEvent, VipAddress, VipId};
 use crate::io::Link;
 use crate::journal::Kind;
 use crate::{Input, Output, Step};
@@ -229,4 +229,49 @@ fn an_ipv6_address_is_announced_again_when_the_kernel_answers_for_it_and_lives_t
         })
     };
     assert_eq!((lifetime(six), lifetime(VIP)), (Some(ms(3_000)), Some(ms(2_000))));
+}
+
+#[test]
+fn refreshes_and_reports_of_an_owner_go_out_in_turns_of_its_adverts() {
+    let mut lab = Lab::settled(&[254, 253], true);
+    lab.run(ms(3_000));
+    let log = lab.hosts[0].log.len();
+    lab.run(ms(2_000));
+    let log = &lab.hosts[0].log[log..];
+    let at = |test: fn(&Output) -> bool| -> Vec<Duration> {
+        log.iter().filter(|(_, output)| test(output)).map(|(at, _)| *at).collect()
+    };
+    let adverts = at(|output| matches!(output, Output::Advert { .. }));
+    let refreshes = at(|output| matches!(output, Output::Step(Step::AddAddress { .. })));
+    let datagrams = at(|output| matches!(output, Output::Datagram { .. }));
+    assert!((4..=5).contains(&refreshes.len()) && (19..=21).contains(&datagrams.len()), "{refreshes:?} {datagrams:?}");
+    let alone = |times: &[Duration]| times.iter().filter(|at| !adverts.contains(at)).count();
+    assert_eq!((alone(&refreshes), alone(&datagrams)), (0, 0), "{adverts:?} {refreshes:?} {datagrams:?}");
+}
+
+#[test]
+fn adverts_of_many_vips_fall_into_step_and_none_is_ever_late() {
+    const VIPS: u8 = 40;
+    let mut lab = Lab::new(&[254], false);
+    // They become Active one after the other, all over an interval.
+    for n in 1..VIPS {
+        let mut more = vip(&format!("w{n}"), Ipv4Addr::new(192, 0, 2, 20 + n).into(), 10 + n, 254);
+        more.vrrp.startup_delay = ms(u64::from(n) * 7 % 100);
+        lab.hosts[0].config.vips.push(more);
+    }
+    lab.start(0);
+    lab.run(ms(4_000));
+    let mut of = std::collections::BTreeMap::<VipId, Vec<Duration>>::new();
+    for (at, output) in &lab.hosts[0].log {
+        if let Output::Advert { vip, .. } = output {
+            of.entry(*vip).or_default().push(*at);
+        }
+    }
+    assert_eq!(of.len(), usize::from(VIPS));
+    for times in of.values() {
+        assert!(times.windows(2).all(|pair| (ms(90)..=ms(100)).contains(&(pair[1] - pair[0]))), "{times:?}");
+    }
+    let last = lab.at() - ms(1_000);
+    let turns: std::collections::BTreeSet<_> = of.values().flatten().filter(|at| **at > last).collect();
+    assert!(turns.len() <= 110, "{} wake-ups a second for {VIPS} VIPs", turns.len());
 }

@@ -154,6 +154,22 @@ fn silence_while_the_keeper_itself_stood_still_is_no_hang() {
 }
 
 #[test]
+fn a_worker_is_told_whether_the_keeper_can_feel_its_pulse() {
+    for felt in [false, true] {
+        let mut bench = Bench::new();
+        if felt {
+            bench.input(Input::Pulse { at: bench.now });
+        }
+        bench.hello();
+        let told =
+            |output: &Output| matches!(output, Output::SendToWorker(ToWorker::Boot { pulse, .. }) if *pulse == felt);
+        assert_eq!(bench.times(told), [0]);
+        bench.run(ms(9_999));
+        assert_eq!(bench.times(|o| *o == Output::KillWorker), [0; 0], "before its first beat it has time");
+    }
+}
+
+#[test]
 fn while_a_worker_leaves_word_the_keeper_sleeps() {
     let mut bench = Bench::working();
     bench.beat(ms(11_000));
