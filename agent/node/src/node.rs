@@ -157,9 +157,8 @@ impl Node {
                 view.resume_pseudo_header = legs;
             }
         }
-        for (vip, view) in config.vips.iter().zip(&mut world.vips).filter(|(vip, _)| vip.anycast()) {
+        for (_, view) in config.vips.iter().zip(&mut world.vips).filter(|(vip, _)| vip.anycast()) {
             view.assumed_fit_until = view.assumed_fit_until.map(|_| now + bgp::ASSUMED_FIT);
-            let _ = vip;
         }
         let speakers = Speakers::new(&config, &world, boot.bgp_restarting, boot.seed, now);
         let channel = match (&config.cluster, boot.secret_key) {

@@ -251,7 +251,8 @@ impl Node {
 
     fn became_active(&mut self, now: Instant, id: VipId, reason: &Reason, event: Option<u64>, quiet: bool) {
         let configured = self.vip_config(id).vrrp.priority;
-        let last_resort = !quiet && is_last_resort(self.run(id).router.priority(), configured);
+        let demoted = self.demoted(id);
+        let last_resort = !quiet && !demoted && is_last_resort(self.run(id).router.priority(), configured);
         let view = self.view_mut(id);
         view.yielded_to = None;
         view.relisten_until = None;

@@ -6,6 +6,7 @@ use crate::decide::VipPlan;
 use crate::journal::Kind;
 use crate::mutants;
 use crate::node::Node;
+use crate::reasons::Reason;
 use crate::turn::first_reason;
 use crate::world::Withheld;
 use holdfast_statesync::message::Fitness;
@@ -83,7 +84,10 @@ impl Node {
         let (unfit, was) = (plan.fitness == Fitness::Unfit, self.view(id).bgp.offered);
         let anycast = self.vip_config(id).anycast();
         self.view_mut(id).bgp.offered = form;
-        self.speakers.dirty(id);
+        match form {
+            Some(_) => self.speakers.announced(now, id),
+            None => self.speakers.withdrawn(id),
+        }
         self.report_due = true;
         let vip = self.vip_name(id);
         let event = match form {
@@ -137,6 +141,12 @@ impl Node {
         let operator = self.stop.as_ref().and_then(|s| s.event).or_else(|| self.drain.as_ref().and_then(|d| d.event));
         let run = self.run(id);
         operator.filter(|_| self.world.withheld.is_some()).or(run.cause).or(run.fitness_event)
+    }
+
+    /// It runs at the lowest priority only because no router has had a session with it for long enough.
+    pub(crate) fn demoted(&self, id: VipId) -> bool {
+        let plan = self.plan.vips.get(usize::from(id.0));
+        plan.is_some_and(|p| p.fitness == Fitness::Fit && p.reasons.contains(&Reason::BgpNotSettled))
     }
 
     /// How many of a unit's neighbours are up.

@@ -206,7 +206,7 @@ impl Node {
         if self.speakers.list.is_empty() || !self.synced {
             return;
         }
-        self.speakers.update(&self.config, &self.world);
+        self.speakers.update(now, &self.config, &self.world);
         if self.speakers.stopped {
             return;
         }

@@ -9,7 +9,11 @@ use holdfast_bgp::{Desired, Input, Peer, Route, State};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Announcements this close together are one: with thousands of addresses, each of which is announced when it is there,
+/// the tables would be compared thousands of times.
+const TOGETHER: Duration = Duration::from_millis(2);
 
 /// All neighbours.
 #[derive(Debug)]
@@ -18,6 +22,10 @@ pub(crate) struct Speakers {
     pub list: Vec<Speaker>,
     /// Units of which the neighbours may have to be told something else.
     dirty: Units,
+    /// Something is withdrawn: at once.
+    hurry: bool,
+    /// Until then announcements wait for others, to leave together.
+    at: Option<Instant>,
     owners: Owners,
     /// Of all units.
     prefixes: Vec<Vec<holdfast_bgp::types::Prefix>>,
@@ -88,6 +96,8 @@ impl Speakers {
         Self {
             list: config.bgp.iter().flat_map(crate::config::Bgp::each).map(speaker).collect(),
             dirty: Units::new(config.vips.len()),
+            hurry: false,
+            at: None,
             owners,
             prefixes,
             started: false,
@@ -96,9 +106,16 @@ impl Speakers {
         }
     }
 
-    /// A unit's routes changed.
-    pub(crate) fn dirty(&mut self, id: VipId) {
+    /// A unit's routes are withdrawn: that waits for nothing.
+    pub(crate) fn withdrawn(&mut self, id: VipId) {
         self.dirty.insert(id);
+        self.hurry = true;
+    }
+
+    /// A unit's routes are announced, or announced otherwise.
+    pub(crate) fn announced(&mut self, now: Instant, id: VipId) {
+        self.dirty.insert(id);
+        self.at.get_or_insert(now + TOGETHER);
     }
 
     /// A neighbour's machine.
@@ -107,8 +124,12 @@ impl Speakers {
     }
 
     /// Brings the tables up to date with the units that changed.
-    pub(crate) fn update(&mut self, config: &Config, world: &World) {
+    pub(crate) fn update(&mut self, now: Instant, config: &Config, world: &World) {
         let Some(bgp) = &config.bgp else { return };
+        if self.started && !self.hurry && self.at.is_some_and(|at| now < at) {
+            return;
+        }
+        (self.hurry, self.at) = (false, None);
         for unit in self.dirty.take() {
             for prefix in self.prefixes.get(usize::from(unit.0)).into_iter().flatten() {
                 let those = self.owners.get(prefix).map(Vec::as_slice).unwrap_or_default();
@@ -129,7 +150,7 @@ impl Speakers {
 
     /// When a session has something to do.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.list.iter().filter_map(|speaker| speaker.peer.poll_timeout()).min()
+        self.list.iter().filter_map(|speaker| speaker.peer.poll_timeout()).chain(self.at).min()
     }
 
     /// Nothing more comes of any session.

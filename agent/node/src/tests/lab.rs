@@ -56,6 +56,8 @@ pub(crate) struct Host {
     /// Legs whose adverts can't be sent.
     pub mute_legs: BTreeSet<LegId>,
     pub add_errno: Option<i32>,
+    /// No router can be dialled from here.
+    pub routers_cut: bool,
     pub paused: bool,
     pub events: Vec<(Duration, Event)>,
     pub answers: Vec<(u64, Answer)>,
@@ -232,6 +234,7 @@ impl Lab {
             send_errno: None,
             mute_legs: BTreeSet::new(),
             add_errno: None,
+            routers_cut: false,
             paused: false,
             events: vec![],
             answers: vec![],

@@ -2,6 +2,7 @@
 
 mod alone;
 mod bgp;
+mod bgp_beside;
 mod complaints;
 mod drain;
 mod extras;

@@ -1,7 +1,7 @@
 //! Properties over random inputs and random faults.
 
 use super::lab::*;
-use crate::config::{BalancerId, CheckId, InterfaceName, VipId};
+use crate::config::{BalancerId, CheckId, InterfaceName, NeighborId, VipId};
 use crate::io::*;
 use crate::{Input, Step};
 use holdfast_vrrp::{Family, LegId};
@@ -29,6 +29,9 @@ enum Wild {
     Undrain,
     Status,
     Lapsed(u16, u64),
+    Bgp(u16, u8, u64, Vec<u8>),
+    Bfd(u16, u8),
+    Disabled(u16, bool),
     Stop(u64),
     Wait(u64),
 }
@@ -53,6 +56,9 @@ fn wild() -> impl Strategy<Value = Wild> {
         1 => Just(Wild::Undrain),
         1 => Just(Wild::Status),
         1 => (0..3u16, 0..5u64).prop_map(|(v, e)| Wild::Lapsed(v, e)),
+        4 => (0..3u16, 0..7u8, 0..4u64, bytes()).prop_map(|(n, k, c, b)| Wild::Bgp(n, k, c, b)),
+        1 => (0..3u16, 0..4u8).prop_map(|(n, s)| Wild::Bfd(n, s)),
+        1 => (0..3u16, any::<bool>()).prop_map(|(v, d)| Wild::Disabled(v, d)),
         1 => (0..1_000u64).prop_map(Wild::Stop),
         6 => (0..500u64).prop_map(Wild::Wait),
     ]
@@ -127,6 +133,26 @@ fn feed(lab: &mut Lab, wild: Wild) {
             let result = if ok { Ok(()) } else { Err(CheckError { what: "x".to_owned(), overdue: false }) };
             lab.feed(0, Input::CheckDone { check: CheckId(id), sequence, result });
         }
+        Wild::Bgp(n, kind, conn, bytes) => {
+            let conn = holdfast_bgp::ConnId(conn);
+            let end = |last| SocketAddr::new(ip(last), 179);
+            let input = match kind {
+                0 => BgpInput::Connected { conn, local: end(100), remote: end(1) },
+                1 => BgpInput::ConnectFailed { conn, why: "x".to_owned() },
+                2 => BgpInput::Accepted { conn, local: end(100), remote: end(1) },
+                3 => BgpInput::Bytes { conn, bytes: &bytes },
+                4 => BgpInput::Closed { conn, why: None },
+                5 => BgpInput::Queued { conn, bytes: bytes.len() * 4_096 },
+                _ => BgpInput::Problem { why: bytes.first().map(|b| b.to_string()) },
+            };
+            lab.feed(0, Input::Bgp { neighbor: NeighborId(n), input });
+        }
+        Wild::Bfd(n, state) => {
+            use crate::keeper::ipc::BfdState::{AdminDown, Down, Init, Up};
+            let state = [AdminDown, Down, Init, Up][usize::from(state % 4)];
+            lab.feed(0, Input::Bfd { neighbor: NeighborId(n), state, diag: 1 });
+        }
+        Wild::Disabled(vip, disabled) => lab.feed(0, Input::Disabled { vip: VipId(vip), disabled }),
         Wild::Drain(force) => {
             let force: &[&str] = if force { &["last-node", "peer-unknown"] } else { &[] };
             lab.drain(0, force, false);
@@ -234,8 +260,17 @@ proptest! {
     #![proptest_config(cases(100))]
 
     #[test]
-    fn no_order_of_inputs_panics(inputs in proptest::collection::vec(wild(), 1..80), channel: bool) {
-        let mut lab = Lab::new(&[254, 253], channel);
+    fn no_order_of_inputs_panics(
+        inputs in proptest::collection::vec(wild(), 1..80),
+        channel: bool,
+        routers in 0..3usize,
+    ) {
+        let mut lab = Lab::new(&[254, 253], channel).with_routers(routers);
+        match routers {
+            0 => {}
+            1 => speaks(&mut lab.hosts[0].config, 1),
+            _ => anycast(&mut lab.hosts[0].config, 2),
+        }
         // Inputs that contradict the lab's kernel make announcements of absent addresses: here only the node is tested.
         lab.hosts[0].add_errno = Some(1);
         lab.start(0);
@@ -289,5 +324,43 @@ proptest! {
         prop_assert_eq!(lab.owners().len(), 1, "{:?}\n{}", lab.owners(), lab.story());
         prop_assert!(lab.dual_max <= ms(120), "dual for {:?}\n{}", lab.dual_max, lab.story());
         prop_assert!(lab.unowned_max <= ms(1), "unowned for {:?}\n{}", lab.unowned_max, lab.story());
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(25))]
+
+    #[test]
+    fn after_any_faults_routers_know_exactly_those_that_can_serve(
+        faults in proptest::collection::vec((fault(3), prop::option::of((0..2usize, any::<bool>()))), 1..16),
+        channel: bool,
+        dead in 0..4usize,
+    ) {
+        let mut lab = Lab::announcing(3, 2, channel);
+        for ((fault, wait), router) in &faults {
+            strike(&mut lab, fault);
+            if let Some((r, up)) = router {
+                lab.router(*r, *up);
+            }
+            lab.run(ms(*wait));
+        }
+        mend(&mut lab);
+        (0..2).for_each(|r| lab.router(r, true));
+        if dead < 3 {
+            lab.kill_balancer(dead);
+        }
+        // Back-off of sessions and faults, and what routers keep for those that never came back.
+        lab.run(ms(70_000));
+        let able: Vec<usize> = (0..3).filter(|i| *i != dead).collect();
+        for router in &lab.routers {
+            prop_assert_eq!(router.ways(VIP), able.clone(), "{}", lab.story());
+        }
+        for i in 0..3 {
+            let there = lab.hosts[i].kernel.keys().any(|key| key.1 == VIP);
+            prop_assert_eq!(there, i != dead, "lb{}\n{}", i, lab.story());
+        }
+        let since = lab.at();
+        lab.run(ms(20_000));
+        prop_assert!(lab.routers.iter().all(|r| (0..3).all(|i| r.told_by(i, since).is_empty())), "{}", lab.story());
     }
 }

@@ -192,6 +192,13 @@ impl Lab {
         self.routers[r].table.clear();
     }
 
+    /// One host's connection with a router is reset.
+    pub(crate) fn lose_router(&mut self, i: usize, r: usize) {
+        let Some((conn, _)) = self.routers[r].ends.get(&i).and_then(|end| end.conn) else { return };
+        self.push(WIRE, i, Ev::Bgp(NeighborId(r as u16), Said::Closed(conn)));
+        self.push(WIRE, i, Ev::Router(r, Said::Closed(conn)));
+    }
+
     pub(crate) fn bfd(&mut self, i: usize, r: u16, state: crate::keeper::ipc::BfdState) {
         let diag = u8::from(state == crate::keeper::ipc::BfdState::Down);
         self.feed(i, Input::Bfd { neighbor: NeighborId(r), state, diag });
@@ -210,7 +217,11 @@ impl Lab {
     pub(super) fn router_is_told(&mut self, i: usize, neighbor: NeighborId, output: BgpOutput) {
         let r = usize::from(neighbor.0);
         match output {
-            BgpOutput::Connect { conn } if self.routers.get(r).is_some_and(|router| router.up) && self.hosts[i].up => {
+            BgpOutput::Connect { conn }
+                if self.routers.get(r).is_some_and(|router| router.up)
+                    && self.hosts[i].up
+                    && !self.hosts[i].routers_cut =>
+            {
                 let local = SocketAddr::new(IpAddr::V4(source(i)), 40_000);
                 let remote = SocketAddr::new(self.routers[r].address, 179);
                 self.push(WIRE * 2, i, Ev::Bgp(neighbor, Said::Connected(conn, local, remote)));
