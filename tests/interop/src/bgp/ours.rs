@@ -12,6 +12,9 @@ use std::fmt::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// The restart time that we ask for.
@@ -38,7 +41,39 @@ pub struct Ours {
     /// Its files, with its name first.
     files: PathBuf,
     daemon: Option<Proc>,
-    service: Option<TcpListener>,
+    service: Option<Service>,
+}
+
+/// What the node serves: takes each connection and closes it. (Connections that nobody takes fill the queue, after a
+/// hundred checks the next one would not be answered.)
+#[derive(Debug)]
+struct Service {
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    fn open() -> Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, SERVICE))?;
+        listener.set_nonblocking(true)?;
+        let ended = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&ended);
+        let thread = std::thread::spawn(move || {
+            while !end.load(Ordering::Relaxed) {
+                if listener.accept().is_err() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            }
+        });
+        Ok(Self { ended, thread: Some(thread) })
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
+    }
 }
 
 impl Ours {
@@ -144,6 +179,13 @@ impl Ours {
         if cell.feature == Feature::Gtsm {
             let _ = writeln!(t, "ttl_security = 1");
         }
+        // Over one family the routes of the other need a next hop that is told.
+        if cell.routes == Routes::Both && cell.transport == Transport::V4 {
+            let _ = writeln!(t, "next_hop = {{ ipv6 = \"{}\" }}", self.node.front6());
+        }
+        if cell.routes == Routes::Both && cell.transport == Transport::V6 {
+            let _ = writeln!(t, "next_hop = {{ ipv4 = \"{}\" }}", self.node.front());
+        }
         if cell.extended_next_hop() {
             let _ = writeln!(t, "extended_next_hop = true");
         }
@@ -238,7 +280,7 @@ impl Ours {
     pub fn fit(&mut self, fit: bool) -> Result<()> {
         match (fit, &self.service) {
             (true, None) => {
-                self.service = Some(self.ns.inside(|| Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, SERVICE))?))?);
+                self.service = Some(self.ns.inside(Service::open)?);
             }
             (false, _) => self.service = None,
             _ => {}

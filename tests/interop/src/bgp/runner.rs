@@ -231,7 +231,8 @@ fn unbroken(s: &Stage, at: Ns) -> Result<()> {
 /// What every frame of ours must look like.
 fn frames(s: &Stage, at: Ns) -> Result<()> {
     let seen = s.seen(at);
-    let tcp = |x: &&Seen| x.by_node && !matches!(x.said, Said::Bfd { .. });
+    // A reset while nobody listens yet is the kernel's own.
+    let tcp = |x: &&Seen| x.by_node && !matches!(x.said, Said::Bfd { .. } | Said::Reset);
     let said: Vec<&Seen> = seen.iter().filter(tcp).collect();
     ensure!(!said.is_empty(), "nothing of ours on the wire");
     if s.cell.feature == Feature::Md5 {
