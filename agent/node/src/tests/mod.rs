@@ -3,6 +3,7 @@
 mod alone;
 mod bgp;
 mod bgp_beside;
+mod bgp_told;
 mod complaints;
 mod drain;
 mod extras;

@@ -172,7 +172,7 @@ fn act(s: &mut Stage, step: Step, at: Ns, o: &Options) -> Result<f64> {
             start(s, key)?;
             s.await_routes(true, SOON)?;
             let took = since(at);
-            s.await_sessions(at, SOON)?;
+            s.await_sessions(s.cell.nodes(), at, SOON)?;
             frames(s, at)?;
             weights(s)?;
             return Ok(took);
@@ -186,7 +186,7 @@ fn act(s: &mut Stage, step: Step, at: Ns, o: &Options) -> Result<f64> {
         }
         Step::FlapUnfit => {
             s.flap()?;
-            s.await_sessions(at, SOON)?;
+            s.await_sessions(s.cell.nodes(), at, SOON)?;
             let took = since(at);
             std::thread::sleep(QUIET);
             let seen = s.seen(at);
@@ -205,7 +205,7 @@ fn act(s: &mut Stage, step: Step, at: Ns, o: &Options) -> Result<f64> {
         }
         Step::Flap => {
             s.flap()?;
-            s.await_sessions(at, SOON)?;
+            s.await_sessions(s.cell.nodes(), at, SOON)?;
             s.await_routes(true, SOON)?;
         }
         Step::Freeze => return freeze(s, at, o),
@@ -284,7 +284,7 @@ fn freeze(s: &mut Stage, at: Ns, o: &Options) -> Result<f64> {
     };
     ensure!(took <= limit, "the route went {took:.0} ms after everything froze, not within {limit} ms");
     s.await_routes(true, SOON)?;
-    s.await_sessions(at, SOON)?;
+    s.await_sessions(s.cell.nodes(), at, SOON)?;
     Ok(took)
 }
 
@@ -292,11 +292,11 @@ fn crash(s: &mut Stage, at: Ns) -> Result<f64> {
     let key = s.cell.password();
     s.first()?.crash(key)?;
     if !s.cell.keeps_routes() {
-        s.await_sessions(at, SOON)?;
+        s.await_sessions(1, at, SOON)?;
         s.await_routes(true, SOON)?;
         return Ok(ms_between(at, now()));
     }
-    s.await_sessions(at, SOON)?;
+    s.await_sessions(1, at, SOON)?;
     let wanted = s.cell.vips().len();
     let told = |s: &Stage| {
         let seen = s.seen(at);

@@ -117,12 +117,12 @@ impl Stage {
         bail!("the routes aren't {} within {limit:?}: {}", if there { "there" } else { "gone" }, state.join(", "))
     }
 
-    /// Waits until all sessions are established, each opened after `from`.
+    /// Waits until the sessions of the first so many nodes are established, each opened after `from`.
     ///
     /// # Errors
     /// They aren't within `limit`.
-    pub fn await_sessions(&self, from: Ns, limit: Duration) -> Result<()> {
-        let nodes: Vec<Node> = (0..self.cell.nodes()).map(Node).collect();
+    pub fn await_sessions(&self, nodes: usize, from: Ns, limit: Duration) -> Result<()> {
+        let nodes: Vec<Node> = (0..nodes).map(Node).collect();
         let opened =
             |n: Node| self.seen(from).iter().any(|s| s.node == n && s.by_node && matches!(s.said, Said::Open { .. }));
         let done = || Ok(nodes.iter().all(|n| opened(*n) && self.table.router().established(*n)));
