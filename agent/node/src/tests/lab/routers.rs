@@ -122,6 +122,11 @@ impl Router {
         }
     }
 
+    /// A connection that this host has with it.
+    fn knows(&self, host: usize, conn: ConnId) -> bool {
+        self.ends.get(&host).and_then(|end| end.conn).is_some_and(|(theirs, _)| theirs == conn)
+    }
+
     fn end(&mut self, host: usize, now: Instant) -> &mut End {
         let config = self.config.clone();
         self.ends.entry(host).or_insert_with(|| {
@@ -239,6 +244,13 @@ impl Lab {
 
     pub(super) fn router_hears(&mut self, r: usize, host: usize, said: Said) {
         let (now, at) = (self.now, self.at());
+        if let Said::Bytes(conn, _) = &said
+            && !self.routers.get(r).is_some_and(|router| router.up && router.knows(host, *conn))
+        {
+            // A host that sends on a connection of which the router knows nothing (any more) is told so by a reset.
+            self.push(WIRE, host, Ev::Bgp(NeighborId(r as u16), Said::Closed(*conn)));
+            return;
+        }
         let Some(router) = self.routers.get_mut(r).filter(|router| router.up) else { return };
         match said {
             Said::Dialled(conn) => {
