@@ -81,22 +81,25 @@ fn main() -> Result<ExitCode> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// The matrix of routers; with `--baselines` BIRD speaks for us.
+/// The matrix of routers; with `--baselines` each cell as well with BIRD in our place.
 fn routers(a: &Arguments) -> Result<ExitCode> {
     use bgp::ours::Kind;
     let named = |c: &bgp::cell::Cell| a.cell.iter().all(|part| c.to_string().contains(part));
     let run: Vec<_> = bgp::cell::matrix().into_iter().filter(named).collect();
-    let o = bgp::runner::Options {
-        ours: if a.baselines { Kind::Bird } else { Kind::Holdfast },
-        rounds: a.rounds,
-        jobs: a.jobs.unwrap_or(6),
-        strict: a.strict,
-        verbose: a.verbose,
-    };
-    let all = bgp::runner::cells(&run, &o, |done| {
-        println!("{}", done.line());
-        done.failures.iter().for_each(|f| println!("{f}"));
-    });
+    let mut all = Vec::new();
+    for ours in [Some(Kind::Holdfast), a.baselines.then_some(Kind::Bird)].into_iter().flatten() {
+        let o = bgp::runner::Options {
+            ours,
+            rounds: a.rounds,
+            jobs: a.jobs.unwrap_or(6),
+            strict: a.strict,
+            verbose: a.verbose,
+        };
+        all.extend(bgp::runner::cells(&run, &o, |done| {
+            println!("{}", done.line());
+            done.failures.iter().for_each(|f| println!("{f}"));
+        }));
+    }
     let failed = all.iter().filter(|d| d.skipped.is_none() && !d.pass()).count();
     let passed = all.iter().filter(|d| d.pass()).count();
     let note = format!("{passed} cells passed, {failed} failed, {} skipped", all.len() - passed - failed);

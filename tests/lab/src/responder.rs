@@ -137,8 +137,8 @@ impl Loop {
                 true
             }
         };
-        if !keep {
-            self.sockets.remove(&key);
+        if !keep && let Some(Socket::Stream(c, ..)) = self.sockets.remove(&key) {
+            crate::load::forget(&self.epoll, &c);
         }
         new.into_iter().try_for_each(|s| self.insert(s))
     }

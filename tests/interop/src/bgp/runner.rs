@@ -51,6 +51,8 @@ pub struct Outcome {
 pub struct Done {
     /// Which.
     pub cell: Cell,
+    /// What spoke for us.
+    pub ours: Kind,
     /// Its steps, of all rounds.
     pub outcomes: Vec<Outcome>,
     /// All that can be said about what failed.
@@ -80,7 +82,15 @@ impl Done {
         };
         let note = self.skipped.clone().unwrap_or_else(|| self.times());
         let again = if self.again { " (alone)" } else { "" };
-        format!("{word}  {:<58}{:>4} s  {note}{again}", self.cell.to_string(), self.seconds)
+        format!("{word}  {:<70}{:>4} s  {note}{again}", self.name(), self.seconds)
+    }
+
+    /// The cell's name, and who spoke for us where it wasn't the agent.
+    fn name(&self) -> String {
+        match self.ours {
+            Kind::Holdfast => self.cell.to_string(),
+            Kind::Bird => format!("{}, without ours", self.cell),
+        }
     }
 
     /// The longest time of each step, ms.
@@ -102,7 +112,7 @@ impl Done {
         let steps: Vec<Value> =
             self.outcomes.iter().map(|o| json!({"step": o.step.name(), "ms": o.ms, "failed": o.failed})).collect();
         json!({
-            "cell": self.cell.to_string(), "pass": self.pass(), "skipped": self.skipped, "again": self.again,
+            "cell": self.name(), "pass": self.pass(), "skipped": self.skipped, "again": self.again,
             "steps": steps,
         })
     }
@@ -112,7 +122,15 @@ impl Done {
 #[must_use]
 pub fn cell(cell: Cell, o: &Options) -> Done {
     let start = now();
-    let mut done = Done { cell, outcomes: Vec::new(), failures: Vec::new(), skipped: None, again: false, seconds: 0 };
+    let mut done = Done {
+        cell,
+        ours: o.ours,
+        outcomes: Vec::new(),
+        failures: Vec::new(),
+        skipped: None,
+        again: false,
+        seconds: 0,
+    };
     for _ in 0..o.rounds {
         match round(cell, o, &mut done.outcomes) {
             Ok(None) => {}

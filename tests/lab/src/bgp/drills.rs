@@ -81,7 +81,9 @@ impl Drill {
         let withdrawn_first = Expect::count("fin_first", 0.0).of(Of::Max);
         // Nobody but the node that failed: what flows the router moves is counted apart.
         let lost_elsewhere = Expect::count("failed_elsewhere", 0.0).of(Of::Max).allow(2.0);
-        match self.fault {
+        // A node announces again when it serves, not before.
+        let returned = Expect::count("failback_lost", 0.0).allow(2.0);
+        let mut all = match self.fault {
             Fault::BalancerKilled => vec![
                 Expect::ms("withdraw_ms", 5.0).of(Of::P99).must(),
                 Expect::ms("fib_ms", by(8.0, 70.0)).must(),
@@ -111,7 +113,9 @@ impl Drill {
                 withdrawn_first,
             ],
             Fault::RouterRestarted => vec![Expect::ms("announced_ms", 3000.0).must(), withdrawn_first],
-        }
+        };
+        all.push(returned);
+        all
     }
 }
 

@@ -177,6 +177,7 @@ impl Client {
 
     fn decide(&mut self, id: u64, class: Class, node: u8) {
         if let Some(c) = self.open.remove(&id) {
+            super::forget(&self.epoll, &c.socket);
             self.note(|l| l.samples.push(Sample { sent: c.sent, done: now(), class, node }));
         }
     }

@@ -179,7 +179,10 @@ impl Clients {
         {
             flow.broken = Some((at, class));
         }
-        *s = Slot::idle(now() + RECONNECT); // dropping the socket takes it out of the epoll set
+        if let Some(socket) = &s.socket {
+            super::forget(&self.epoll, socket);
+        }
+        *s = Slot::idle(now() + RECONNECT);
     }
 
     fn read(&mut self, i: usize) {

@@ -6,6 +6,7 @@ pub mod long;
 pub mod udp;
 
 use anyhow::{Context, Result};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread::JoinHandle;
@@ -69,6 +70,14 @@ impl Drop for Stopper {
     }
 }
 
+/// Takes a socket out of an epoll set before it is closed. Closing alone does so only when nobody else has the socket,
+/// and a child that was forked and hasn't got to its program yet has all of them: until then the set would wake a thread
+/// of real-time priority for a socket that it doesn't know any more, again and again, and that child would never run.
+pub fn forget(epoll: impl AsFd, socket: impl AsFd) {
+    // One that was never in it needs nothing.
+    let _absent = rustix::event::epoll::delete(epoll, socket);
+}
+
 /// What a complete HTTP response was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Response {
@@ -110,6 +119,28 @@ pub fn parse_response(b: &[u8]) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::buffer::spare_capacity;
+    use rustix::event::{Timespec, epoll};
+
+    #[test]
+    fn a_socket_that_was_forgotten_wakes_nobody_though_another_still_has_it() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a pair of sockets");
+        let child = ours.try_clone().expect("as a fork has it");
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll set");
+        epoll::add(&set, &ours, epoll::EventData::new_u64(1), epoll::EventFlags::IN).expect("added");
+        drop(theirs);
+        let woken = || {
+            let mut events = Vec::with_capacity(4);
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            epoll::wait(&set, spare_capacity(&mut events), Some(&now)).expect("a look");
+            events.len()
+        };
+        assert_eq!(woken(), 1);
+        forget(&set, &ours);
+        drop(ours);
+        assert_eq!(woken(), 0);
+        drop(child);
+    }
 
     #[test]
     fn a_response_counts_only_when_its_whole_body_is_there() {
