@@ -307,9 +307,11 @@ impl View {
                         }
                         RefreshKind::End => {
                             // RFC 7313: what wasn't heard again is gone.
-                            for (prefix, ()) in std::mem::take(&mut self.stale) {
-                                self.routes.remove(&prefix);
-                            }
+                            let gone = std::mem::take(&mut self.stale);
+                            let (gone, stale) = gone.into_iter().partition(|(prefix, ())| prefix.family() == family);
+                            let gone: BTreeMap<Prefix, ()> = gone;
+                            self.stale = stale;
+                            self.routes.retain(|prefix, _| !gone.contains_key(prefix));
                         }
                         _ => panic!("{refresh:?}"),
                     }

@@ -20,8 +20,8 @@ pub struct AdjRibOut {
     /// `None`: not told yet; nothing goes out, End-of-RIB least of all.
     desired: Option<Arc<Desired>>,
     told: BTreeMap<Prefix, Told>,
-    /// Where `told` isn't as it should be.
-    changed: BTreeSet<Prefix>,
+    /// Where `told` isn't as it should be, in order.
+    changed: Vec<Prefix>,
     /// What is to be said again although it was told; of it, what is no longer wanted is withdrawn like all else.
     again: BTreeSet<Prefix>,
     ipv4: Table,
@@ -76,7 +76,7 @@ impl AdjRibOut {
             enhanced,
             desired: None,
             told: BTreeMap::new(),
-            changed: BTreeSet::new(),
+            changed: Vec::new(),
             again: BTreeSet::new(),
             ipv4: Table::default(),
             ipv6: Table::default(),
@@ -97,7 +97,7 @@ impl AdjRibOut {
             }
         }
         changed.extend(told.map(|(gone, _)| *gone));
-        self.changed = changed.into_iter().collect();
+        self.changed = changed;
         self.desired = Some(Arc::clone(desired));
     }
 
@@ -166,28 +166,28 @@ impl AdjRibOut {
         }
         self.begin_refreshes(&desired, out, &mut sent);
 
-        let changes: BTreeSet<Prefix> = self.changed.union(&self.again).copied().collect();
-        let gone = changes.iter().filter(|prefix| !desired.contains_key(*prefix)).copied().collect::<Vec<_>>();
+        let (changed, again) = (std::mem::take(&mut self.changed), std::mem::take(&mut self.again));
+        let changes = merged(&changed, &again);
         let groups = self.groups(&changes, &desired, &mut sent);
+        let unwanted = changes.iter().copied().filter(|prefix| !desired.contains_key(prefix));
         let unsendable = sent.unsent.iter().map(|(prefix, _)| *prefix);
-        let gone: Vec<_> = gone.into_iter().chain(unsendable).filter(|prefix| self.is_announced(*prefix)).collect();
+        let gone: Vec<_> = unwanted.chain(unsendable).filter(|prefix| self.is_announced(*prefix)).collect();
         self.withdraw(&gone, out, &mut sent);
-        for prefix in &changes {
-            if !desired.contains_key(prefix) {
-                self.done(*prefix, None);
-            }
+        for prefix in changes.iter().filter(|prefix| !desired.contains_key(prefix)) {
+            self.told.remove(prefix);
         }
         for (prefix, why) in &sent.unsent {
             if let Some(route) = desired.get(prefix) {
-                self.done(*prefix, Some(Told { route: Arc::clone(route), outcome: Err(*why) }));
+                self.told.insert(*prefix, Told { route: Arc::clone(route), outcome: Err(*why) });
             }
         }
+        let mut left = Vec::new();
         for group in groups {
-            if out.len() >= limit {
-                return sent;
-            }
-            self.announce(group, limit, out, &mut sent);
+            self.announce(group, limit, out, &mut sent, &mut left);
         }
+        left.sort_unstable();
+        self.again = again.into_iter().filter(|prefix| left.binary_search(prefix).is_ok()).collect();
+        self.changed = changed.into_iter().filter(|prefix| left.binary_search(prefix).is_ok()).collect();
         self.complete(out, &mut sent, false);
         sent
     }
@@ -222,19 +222,6 @@ impl AdjRibOut {
         self.told.get(&prefix).is_some_and(|told| told.outcome.is_ok())
     }
 
-    fn done(&mut self, prefix: Prefix, told: Option<Told>) {
-        self.changed.remove(&prefix);
-        self.again.remove(&prefix);
-        match told {
-            Some(told) => {
-                self.told.insert(prefix, told);
-            }
-            None => {
-                self.told.remove(&prefix);
-            }
-        }
-    }
-
     /// RFC 7313 section 4: BoRR, and all of the family again. Not before End-of-RIB (section 4, last paragraph but one).
     fn begin_refreshes(&mut self, desired: &Desired, out: &mut Vec<u8>, sent: &mut Sent) {
         for family in self.context.codec.families.iter() {
@@ -257,7 +244,7 @@ impl AdjRibOut {
 
     /// The changes that are announcements, those with the same attributes together. Those that can't be told go to
     /// `sent.unsent`.
-    fn groups<'a>(&self, changes: &BTreeSet<Prefix>, desired: &'a Desired, sent: &mut Sent) -> Vec<Group<'a>> {
+    fn groups<'a>(&self, changes: &[Prefix], desired: &'a Desired, sent: &mut Sent) -> Vec<Group<'a>> {
         let mut groups: Vec<Group<'a>> = Vec::new();
         let mut by_address: BTreeMap<(Family, usize), Result<usize, Unsent>> = BTreeMap::new();
         let mut by_content: BTreeMap<(Family, &Route), Result<usize, Unsent>> = BTreeMap::new();
@@ -296,11 +283,13 @@ impl AdjRibOut {
         sent.withdrawn.extend(prefixes);
     }
 
-    fn announce(&mut self, group: Group<'_>, limit: usize, out: &mut Vec<u8>, sent: &mut Sent) {
+    /// Announces a group, or as much of it as the limit allows; the rest is left.
+    fn announce(&mut self, group: Group<'_>, limit: usize, out: &mut Vec<u8>, sent: &mut Sent, left: &mut Vec<Prefix>) {
         let Ok(attributes) = self.context.attributes(group.route, group.family) else { return };
         for prefixes in group.prefixes.chunks(CHUNK) {
             if out.len() >= limit {
-                return;
+                left.extend(prefixes);
+                continue;
             }
             let codec = &self.context.codec;
             // Checked when the groups were made.
@@ -310,7 +299,7 @@ impl AdjRibOut {
             sent.updates += messages as u64;
             sent.announced.extend(prefixes);
             for prefix in prefixes {
-                self.done(*prefix, Some(Told { route: Arc::clone(group.route), outcome: Ok(()) }));
+                self.told.insert(*prefix, Told { route: Arc::clone(group.route), outcome: Ok(()) });
             }
         }
     }
@@ -333,6 +322,17 @@ impl AdjRibOut {
             }
         }
     }
+}
+
+/// Both, in order, each once.
+fn merged(changed: &[Prefix], again: &BTreeSet<Prefix>) -> Vec<Prefix> {
+    let mut changes = changed.to_vec();
+    if !again.is_empty() {
+        changes.extend(again);
+        changes.sort_unstable();
+        changes.dedup();
+    }
+    changes
 }
 
 fn same(one: &Arc<Route>, other: &Arc<Route>) -> bool {

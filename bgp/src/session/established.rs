@@ -65,10 +65,10 @@ impl Peer {
         session.pumped_at = now;
         let table = !session.table_sent && session.rib.table_sent();
         session.table_sent |= table;
-        let routes = session.rib.announced();
+        let routes = table.then(|| session.rib.announced());
         self.hand_over(now, id, bytes, sent);
-        if table {
-            self.push(Output::Event(Event::TableSent { routes: routes.0 + routes.1 }));
+        if let Some((ipv4, ipv6)) = routes {
+            self.push(Output::Event(Event::TableSent { routes: ipv4 + ipv6 }));
         }
     }
 
