@@ -6,7 +6,8 @@
 //! `PAIR_VIP` (`IFINDEX,ADDRESS,SOURCE`: added, recorded as Active, removed at the end), `PAIR_BALANCER` (a command),
 //! `PAIR_EXEC` (a number of runs of a shell that ignores SIGTERM), `PAIR_BFD` (a file with a session a line: `NAME LOCAL
 //! REMOTE INTERFACE MS MULTIPLIER MULTIHOP MIN_TTL`, `-` for none; read again at SIGHUP), `PAIR_BGP` (`ADDRESS,HOLD_MS`:
-//! connected, and the keeper gets the socket). `keeper_pair drop USER` drops its capabilities and
+//! connected, and the keeper gets the socket; `ADDRESS,HOLD_MS,BYTES`: once something is there to be read, with a
+//! farewell of that length, and all that is read is logged). `keeper_pair drop USER` drops its capabilities and
 //! prints what the kernel then says.
 
 use holdfast::keeper::channel::{Received, WorkerEnd};
@@ -15,7 +16,7 @@ use holdfast::os::{addr::AddressSocket, caps, process, vrrp};
 use holdfast_node::keeper::ipc::{
     BfdSpec, BgpGrace, BgpSession, Resign, ToKeeper, ToWorker, Undo, VipAddress, VipRecord,
 };
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -169,16 +170,30 @@ impl Worker {
     /// A session that speaks no BGP: the keeper doesn't look.
     fn connect(&mut self) {
         let Ok(text) = std::env::var("PAIR_BGP") else { return };
-        let (address, hold) = text.split_once(',').expect("ADDRESS,HOLD_MS");
+        let words: Vec<&str> = text.split(',').collect();
+        let [address, hold, ref more @ ..] = words[..] else { panic!("ADDRESS,HOLD_MS: {text}") };
+        let length: Option<usize> = more.first().map(|word| word.parse().expect("a number"));
         let stream = std::net::TcpStream::connect(address).expect("connected");
         let session = BgpSession {
             neighbor: "r1".to_owned(),
             hold: Duration::from_millis(hold.parse().expect("a number")),
             restart: Some(Duration::from_secs(15)),
-            farewell: b"farewell".to_vec(),
+            farewell: length.map_or_else(|| b"farewell".to_vec(), |length| vec![0; length]),
             active: true,
         };
+        if length.is_some() {
+            stream.peek(&mut [0]).expect("there is something");
+        }
         self.end.send(&ToKeeper::BgpSession(session), Some(stream.as_fd())).expect("sent");
+        if length.is_some() {
+            let (mut stream, mut log) = (stream, self.log.try_clone().expect("another one"));
+            std::thread::spawn(move || {
+                let mut text = String::new();
+                stream.read_to_string(&mut text).expect("readable");
+                log.write_all(format!("read {text}\n").as_bytes()).expect("written");
+            });
+            return;
+        }
         self.bgp = Some(stream);
         // An announced VIP without anything in the kernel, behind the balancer.
         let record = VipRecord {

@@ -540,3 +540,19 @@ fn a_dead_workers_connection_stays_open_and_ends_as_the_table_says() {
     kill(pid.parse().expect("a pid"), SIGKILL);
     assert_eq!(rest(&mut stream, PATIENCE), Some(b"farewell".to_vec()));
 }
+
+/// The keeper's descriptor shares its queue with the worker's.
+#[test]
+fn a_session_that_the_keeper_refuses_loses_nothing_of_what_its_worker_is_to_read() {
+    let Some(mut scene) = Scene::new("refused") else { return };
+    let listener = listener(&scene);
+    let port = listener.local_addr().expect("bound").port();
+    scene.environment.push(("PAIR_BGP", format!("{}:{port},4000,4097", ROUTER[0])));
+    scene.start();
+    let (mut stream, _) = listener.accept().expect("connected");
+    std::io::Write::write_all(&mut stream, b"first ").expect("sent");
+    wait_for("the refusal", || scene.read("stderr").contains("refused: too many BGP sessions").then_some(()));
+    std::io::Write::write_all(&mut stream, b"second").expect("sent");
+    drop(stream);
+    assert_eq!(scene.log_line("read", 1), "read first second");
+}

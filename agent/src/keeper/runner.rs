@@ -415,6 +415,7 @@ impl Runner {
                     empty(&socket);
                 }
             }
+            Output::RefuseBgp { neighbor } => drop(self.bgp.remove(&neighbor)),
             Output::FarewellBgp { neighbor, notification } => {
                 let sent = self.bgp.remove(&neighbor).map(|socket| farewell(socket, &notification));
                 if let Some(Err(error)) = sent {

@@ -29,24 +29,51 @@ pub(super) struct BgpSockets {
     held: BTreeMap<String, Held>,
     /// Until then some neighbour may still keep a dead worker's routes.
     restart_until: Option<Instant>,
+    /// What the routes led to is gone, and no worker has begun since.
+    forsaken: bool,
 }
 
 impl BgpSockets {
     /// A living worker says that a session was established, or has ended.
     pub(super) fn set(&mut self, session: BgpSession, out: &mut Out) {
-        let neighbor = session.neighbor.clone();
-        let full = self.held.len() >= SESSIONS_MAX && !self.held.contains_key(&neighbor);
-        if session.active && (full || session.farewell.len() > FAREWELL_MAX) {
+        if session.active && self.refuses(&session) {
+            self.held.remove(&session.neighbor);
             out.event(Event::Refused { what: "too many BGP sessions, or a NOTIFICATION that is too long" });
-        } else if session.active {
-            self.held.insert(neighbor, Held { session, close_at: None });
-            return;
+            out.push(Output::RefuseBgp { neighbor: session.neighbor });
+        } else {
+            self.put(session, out);
         }
-        self.held.remove(&neighbor);
-        out.push(Output::DropBgp { neighbor });
     }
 
-    /// The worker is dead.
+    /// A killed worker's last words: held, and closed in time, like the others; or ended as those were.
+    pub(super) fn set_late(&mut self, now: Instant, session: BgpSession, out: &mut Out) {
+        if session.active && self.refuses(&session) {
+            self.put(BgpSession { active: false, ..session }, out);
+        } else if session.active && self.forsaken {
+            self.held.remove(&session.neighbor);
+            take_leave(session, out);
+        } else {
+            self.put(session, out);
+            self.hold(now);
+        }
+    }
+
+    fn refuses(&self, session: &BgpSession) -> bool {
+        let full = self.held.len() >= SESSIONS_MAX && !self.held.contains_key(&session.neighbor);
+        full || session.farewell.len() > FAREWELL_MAX
+    }
+
+    fn put(&mut self, session: BgpSession, out: &mut Out) {
+        let neighbor = session.neighbor.clone();
+        if session.active {
+            self.held.insert(neighbor, Held { session, close_at: None });
+        } else {
+            self.held.remove(&neighbor);
+            out.push(Output::DropBgp { neighbor });
+        }
+    }
+
+    /// The worker is dead. May be said again: what is held already stays as it is.
     pub(super) fn hold(&mut self, now: Instant) {
         for held in self.held.values_mut().filter(|held| held.close_at.is_none()) {
             let BgpSession { hold, restart, .. } = held.session;
@@ -59,6 +86,7 @@ impl BgpSockets {
 
     /// A new worker is there. Whether neighbours still keep the former one's routes.
     pub(super) fn resume(&mut self, now: Instant, out: &mut Out) -> bool {
+        self.forsaken = false;
         // Without graceful restart a neighbour takes no new connection while the old one stands.
         let gone: Vec<String> =
             self.held.iter().filter(|(_, held)| held.session.restart.is_none()).map(|(name, _)| name.clone()).collect();
@@ -85,17 +113,12 @@ impl BgpSockets {
     /// What the routes lead to is gone while no worker can withdraw them.
     pub(super) fn forsake(&mut self, out: &mut Out) {
         self.restart_until = None;
+        self.forsaken = true;
         // A living worker's sessions are its own.
         let (dead, alive) = std::mem::take(&mut self.held).into_iter().partition(|(_, h)| h.close_at.is_some());
         self.held = alive;
         let dead: BTreeMap<String, Held> = dead;
-        for (neighbor, Held { session, .. }) in dead {
-            if mutants::off("bgp-farewell") {
-                out.push(Output::DropBgp { neighbor });
-            } else {
-                out.push(Output::FarewellBgp { neighbor, notification: session.farewell });
-            }
-        }
+        dead.into_values().for_each(|held| take_leave(held.session, out));
     }
 
     /// All was closed by a worker that left in order.
@@ -108,5 +131,15 @@ impl BgpSockets {
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.held.values().filter_map(|held| held.close_at).filter(|_| !mutants::off("bgp-half-hold")).min()
+    }
+}
+
+/// Ends the session so that the neighbour keeps nothing of it.
+fn take_leave(session: BgpSession, out: &mut Out) {
+    let BgpSession { neighbor, farewell: notification, .. } = session;
+    if mutants::off("bgp-farewell") {
+        out.push(Output::DropBgp { neighbor });
+    } else {
+        out.push(Output::FarewellBgp { neighbor, notification });
     }
 }

@@ -471,9 +471,9 @@ impl Keeper {
             (Worker::Dying { .. } | Worker::Gone, ToKeeper::Owner(record)) => {
                 return self.vips.remove_late(&record, &mut self.out);
             }
-            // The caller has the socket already: it is held, and closed in time, like the others.
+            // The caller has the socket already.
             (Worker::Dying { .. } | Worker::Gone, ToKeeper::BgpSession(session)) => {
-                return self.routers.sockets.set(session, &mut self.out);
+                return self.routers.sockets.set_late(now, session, &mut self.out);
             }
             _ => return,
         };
@@ -534,6 +534,8 @@ impl Keeper {
         self.worker = Worker::Dying { process, since, killed_at: now, why };
         self.vips.dying = true;
         self.routers.attended = false;
+        // Of a dead worker from here on: what is undone next must find them so.
+        self.routers.sockets.hold(now);
         self.out.push(Output::KillWorker);
         self.out.event(Event::WorkerKilled { why });
     }

@@ -217,7 +217,7 @@ impl World {
                     self.links.remove(&session);
                     continue;
                 }
-                Output::DropBgp { neighbor } => {
+                Output::DropBgp { neighbor } | Output::RefuseBgp { neighbor } => {
                     self.sockets.remove(&neighbor);
                     continue;
                 }

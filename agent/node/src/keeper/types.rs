@@ -234,8 +234,15 @@ pub enum Output {
         /// Which session.
         session: Discriminator,
     },
-    /// Close our duplicate of a BGP session's socket, if there is one; say nothing.
+    /// Close our duplicate of a BGP session's socket, if there is one; say nothing. Nobody reads from it any more: what
+    /// the neighbour has said may be thrown away, so that the close resets nothing.
     DropBgp {
+        /// The neighbour.
+        neighbor: String,
+    },
+    /// Close our duplicate of a BGP session's socket, and do nothing else with it: it is refused, and the worker lives
+    /// and reads from it.
+    RefuseBgp {
         /// The neighbour.
         neighbor: String,
     },

@@ -314,6 +314,85 @@ fn a_hung_worker_costs_an_announced_vip_nothing() {
     assert_eq!((lab.bench.times(removes(10)), lab.bench.times(farewell)), (vec![], vec![]));
 }
 
+/// With a VIP that has VRRP too, and after the hang that cost it its address: announced, and nobody could withdraw it.
+fn hung_with_both() -> Lab {
+    let mut lab = Lab::serving();
+    let bgp = Some(BgpGrace { grace: ms(19_500) });
+    lab.bench.say(ToKeeper::Owner(VipRecord { bgp, ..record("both", 20, true) }));
+    lab.run(ms(300));
+    assert_eq!(lab.bench.times(|o| *o == Output::KillWorker).len(), 1);
+    lab
+}
+
+#[test]
+fn a_hung_worker_that_also_announced_what_vrrp_takes_away_leaves_no_route_to_it() {
+    let mut lab = hung_with_both();
+    let at = lab.since_start();
+    let steps = [
+        lab.bench.position(|o| *o == Output::KillWorker),
+        lab.bench.position(resigns(20)),
+        lab.bench.position(sends_bfd(State::Down)),
+        lab.bench.position(farewell),
+        lab.bench.position(removes(20)),
+    ];
+    assert!(steps.is_sorted(), "{steps:?}");
+    assert_eq!((lab.bench.times(farewell), lab.bench.times(removes(20))), (vec![at], vec![at]));
+    // Its end is no second death: nobody waits for a restart any more.
+    lab.bench.input(Input::WorkerExited { what: "signal 9".to_owned() });
+    lab.bench.hello();
+    assert_eq!(restarting(&lab.bench), Some(false));
+    lab.bench.say(session(true));
+    lab.beat(ms(10_000));
+    assert_eq!((lab.bench.times(farewell), lab.bench.times(dropped)), (vec![at], vec![]));
+}
+
+/// The session was established before the kill, and the keeper reads of it afterwards.
+#[test]
+fn a_session_that_is_heard_of_after_all_were_ended_is_ended_too() {
+    let mut lab = hung_with_both();
+    lab.bench.run(ms(1));
+    let late = lab.since_start();
+    lab.bench.say(session(true));
+    assert_eq!(lab.bench.times(farewell), [late - 1, late]);
+    lab.bench.input(Input::WorkerExited { what: "signal 9".to_owned() });
+    lab.bench.hello();
+    assert_eq!(restarting(&lab.bench), Some(false));
+    // The next worker's are its own.
+    lab.bench.say(session(true));
+    lab.beat(ms(100));
+    assert_eq!(lab.bench.times(farewell).len(), 2);
+}
+
+/// A worker in uninterruptible sleep may take forever to die.
+#[test]
+fn a_killed_workers_sessions_count_from_the_kill() {
+    let mut lab = Lab::serving();
+    lab.run(ms(300));
+    let killed = lab.since_start();
+    lab.run(ms(100));
+    let ToKeeper::BgpSession(second) = session(true) else { unreachable!() };
+    lab.bench.say(ToKeeper::BgpSession(BgpSession { neighbor: "r2".to_owned(), ..second }));
+    lab.run(ms(10_000));
+    assert_eq!(lab.bench.times(dropped), [killed + 4_500]);
+    let second = |o: &Output| *o == Output::DropBgp { neighbor: "r2".to_owned() };
+    assert_eq!(lab.bench.times(second), [killed + 4_600]);
+}
+
+/// The duplicate shares its queue with the worker's own descriptor, which goes on reading.
+#[test]
+fn a_session_that_is_refused_is_let_go_and_not_read_from_while_its_worker_lives() {
+    let mut lab = Lab::serving();
+    let ToKeeper::BgpSession(fine) = session(true) else { unreachable!() };
+    let long = BgpSession { farewell: vec![0xff; super::ipc::FAREWELL_MAX + 1], ..fine };
+    let refused = |o: &Output| *o == Output::RefuseBgp { neighbor: "r1".to_owned() };
+    lab.bench.say(ToKeeper::BgpSession(long.clone()));
+    assert_eq!((lab.bench.times(refused).len(), lab.bench.times(dropped).len()), (1, 0));
+    // Nobody reads from a dead one's.
+    lab.run(ms(300));
+    lab.bench.say(ToKeeper::BgpSession(long));
+    assert_eq!((lab.bench.times(refused).len(), lab.bench.times(dropped).len()), (1, 1));
+}
+
 fn restarting(bench: &Bench) -> Option<bool> {
     let boot = |(_, output): &(u64, Output)| match output {
         Output::SendToWorker(ToWorker::Boot { bgp_restarting, .. }) => Some(*bgp_restarting),
