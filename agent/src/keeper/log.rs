@@ -71,8 +71,9 @@ impl fmt::Display for Line<'_> {
             Event::Late { by } => {
                 write!(f, "this process was {} late: the machine or its scheduling stood still", Span(*by))
             }
-            Event::Bfd { neighbor, from, to, diag } => {
-                write!(f, "bfd {neighbor}: {from} to {to}: {}", describe_diagnostic(*diag))
+            Event::Bfd { neighbor, from, to, diag, left_out } => {
+                write!(f, "bfd {neighbor}: {from} to {to}: {}", describe_diagnostic(*diag))?;
+                if *left_out > 0 { write!(f, " ({left_out} changes in between)") } else { Ok(()) }
             }
             Event::BfdProblem { neighbor, what } => write!(f, "bfd {neighbor}: can't run: {what}"),
             Event::BgpClosed { neighbor } => {
@@ -129,6 +130,7 @@ fn undo_reason(why: UndoReason) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_node::keeper::ipc::BfdState;
 
     #[test]
     fn lines_say_what_happened_and_what_follows() {
@@ -141,5 +143,12 @@ mod tests {
         let undone = Event::Undone { vip: "web".to_owned(), resigned: true, removed: 2, why: UndoReason::Lapsed };
         let line = "vip web: priority 0 sent, 2 removed: no worker resumed it in time";
         assert_eq!(Line(&undone).to_string(), line);
+        let (neighbor, from, to) = ("r1".to_owned(), BfdState::Down, BfdState::Init);
+        let mut bfd = Event::Bfd { neighbor, from, to, diag: 0, left_out: 0 };
+        assert_eq!(Line(&bfd).to_string(), "bfd r1: Down to Init: no diagnostic");
+        if let Event::Bfd { left_out, .. } = &mut bfd {
+            *left_out = 7;
+        }
+        assert_eq!(Line(&bfd).to_string(), "bfd r1: Down to Init: no diagnostic (7 changes in between)");
     }
 }

@@ -7,13 +7,18 @@ use super::Out;
 use super::ipc::{BFD_MAX, BfdReport, BfdSpec, BfdState, ToWorker};
 use super::types::{Event, Output};
 use holdfast_bfd::{Datagram, Discriminator, Event as Did, Peer, Session, State, Table, Timers};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 /// From a socket that couldn't be opened, or that fails, to the next try.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long a session that was taken down is kept so that the neighbour sees it, when we stop.
 const SEEN_MAX: Duration = Duration::from_secs(1);
+/// What is told of a session within [`PER`]: anybody on the segment can make it change with each packet, and neither
+/// the log nor a worker keeps up with that.
+const REPORTS: usize = 10;
+/// See [`REPORTS`].
+const PER: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 enum Socket {
@@ -35,12 +40,39 @@ struct Entry {
     spec: BfdSpec,
     socket: Socket,
     problem: Option<String>,
-    /// What the worker was told last, and since when it is so.
+    /// As it is, and since when it is in this state.
     state: BfdState,
     diag: u8,
     since: Instant,
+    told: Told,
     /// Not wanted any more, and says so.
     leaving: bool,
+}
+
+/// What the worker, and the log, were told last.
+#[derive(Debug)]
+struct Told {
+    state: BfdState,
+    diag: u8,
+    problem: Option<String>,
+    /// Changes since then, which are told of as one when that may be.
+    changes: u32,
+    /// The last ones, the oldest first: at most [`REPORTS`].
+    at: VecDeque<Instant>,
+}
+
+impl Told {
+    /// When the next one may be. `None`: at any time.
+    fn next(&self) -> Option<Instant> {
+        self.at.front().filter(|_| self.at.len() >= REPORTS).map(|oldest| *oldest + PER)
+    }
+
+    fn count(&mut self, now: Instant) {
+        if self.at.len() >= REPORTS {
+            self.at.pop_front();
+        }
+        self.at.push_back(now);
+    }
 }
 
 /// All of them.
@@ -70,8 +102,9 @@ impl Bfd {
             self.want_one(now, spec, out);
         }
         self.pump(now, out);
-        for entry in self.entries.values().filter(|entry| !entry.leaving) {
-            out.push(entry.report(now));
+        for entry in self.entries.values_mut().filter(|entry| !entry.leaving) {
+            entry.log(out);
+            entry.report(now, out);
         }
     }
 
@@ -117,6 +150,7 @@ impl Bfd {
             state: BfdState::Down,
             diag: 0,
             since: now,
+            told: Told { state: BfdState::Down, diag: 0, problem: None, changes: 0, at: VecDeque::new() },
             leaving: false,
         };
         self.entries.insert(id, entry);
@@ -170,6 +204,9 @@ impl Bfd {
     pub(super) fn timer(&mut self, now: Instant, out: &mut Out) {
         self.table.timer(now);
         self.pump(now, out);
+        for entry in self.entries.values_mut().filter(|entry| entry.owes_at().is_some_and(|at| at <= now)) {
+            entry.tell(now, out);
+        }
     }
 
     /// Opens again what failed.
@@ -197,8 +234,8 @@ impl Bfd {
         if let Socket::Failing { .. } = entry.socket {
             entry.socket = Socket::Open;
         }
-        if entry.problem.take().is_some() && !entry.leaving {
-            out.push(entry.report(now));
+        if entry.problem.take().is_some() {
+            entry.changed(now, out);
         }
     }
 
@@ -214,14 +251,14 @@ impl Bfd {
         if entry.problem.as_ref() == Some(&why) || entry.leaving {
             return;
         }
-        out.event(Event::BfdProblem { neighbor: entry.spec.neighbor.clone(), what: why.clone() });
         entry.problem = Some(why);
-        out.push(entry.report(now));
+        entry.changed(now, out);
     }
 
     /// When [`Self::timer`] is due: to the microsecond, and often.
     pub(super) fn session_timeout(&self) -> Option<Instant> {
-        self.table.poll_timeout()
+        let owed = self.entries.values().filter_map(|entry| entry.owes_at());
+        owed.chain(self.table.poll_timeout()).min()
     }
 
     /// When [`Self::retry`] is.
@@ -273,11 +310,7 @@ impl Bfd {
         if from != state {
             entry.since = now;
         }
-        if !entry.leaving {
-            let neighbor = entry.spec.neighbor.clone();
-            out.push(entry.report(now));
-            out.event(Event::Bfd { neighbor, from, to: state, diag });
-        }
+        entry.changed(now, out);
     }
 }
 
@@ -291,14 +324,62 @@ impl Socket {
 }
 
 impl Entry {
-    fn report(&self, now: Instant) -> Output {
-        Output::SendToWorker(ToWorker::Bfd(BfdReport {
+    /// Tells of a change now or when that may be; the loss of a session that the worker counts on at once. Of those there
+    /// are no more than of the others, since it has been told of each that it came up.
+    fn changed(&mut self, now: Instant, out: &mut Out) {
+        if self.leaving {
+            return;
+        }
+        self.told.changes = self.told.changes.saturating_add(1);
+        let lost = self.told.state == BfdState::Up && self.state != BfdState::Up;
+        if lost || self.told.next().is_none_or(|at| at <= now) {
+            self.tell(now, out);
+        }
+    }
+
+    /// When changes that were not told are to be.
+    fn owes_at(&self) -> Option<Instant> {
+        self.told.next().filter(|_| self.told.changes > 0 && !self.leaving)
+    }
+
+    fn is_news(&self) -> bool {
+        let Told { state, diag, problem, .. } = &self.told;
+        (*state, *diag, problem) != (self.state, self.diag, &self.problem)
+    }
+
+    fn tell(&mut self, now: Instant, out: &mut Out) {
+        self.told.count(now);
+        let news = self.is_news();
+        self.log(out);
+        if news {
+            self.report(now, out);
+        }
+    }
+
+    /// To be called before [`Self::report`].
+    fn log(&mut self, out: &mut Out) {
+        let Self { state: to, diag, .. } = *self;
+        let neighbor = self.spec.neighbor.clone();
+        // One of them is the one that is told.
+        let left_out = std::mem::take(&mut self.told.changes).saturating_sub(u32::from(self.is_news()));
+        if left_out > 0 || (self.told.state, self.told.diag) != (to, diag) {
+            out.event(Event::Bfd { neighbor: neighbor.clone(), from: self.told.state, to, diag, left_out });
+        }
+        if let Some(what) = self.problem.clone().filter(|_| self.told.problem != self.problem) {
+            out.event(Event::BfdProblem { neighbor, what });
+        }
+    }
+
+    fn report(&mut self, now: Instant, out: &mut Out) {
+        (self.told.state, self.told.diag) = (self.state, self.diag);
+        self.told.problem.clone_from(&self.problem);
+        out.push(Output::SendToWorker(ToWorker::Bfd(BfdReport {
             neighbor: self.spec.neighbor.clone(),
             state: self.state,
             diag: self.diag,
             since: now.saturating_duration_since(self.since),
             problem: self.problem.clone(),
-        }))
+        })));
     }
 }
 

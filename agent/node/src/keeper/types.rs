@@ -387,6 +387,8 @@ pub enum Event {
         to: BfdState,
         /// Why: see [`super::ipc::describe_diagnostic`].
         diag: u8,
+        /// Changes in between that came too fast to be told one by one.
+        left_out: u32,
     },
     /// A BFD session can't run; it is tried again.
     BfdProblem {

@@ -573,6 +573,114 @@ fn a_socket_that_does_not_send_is_opened_again_each_second_and_goes_on_meanwhile
     assert_eq!(lab.reports().iter().map(|r| r.problem.is_some()).collect::<Vec<_>>(), [true]);
 }
 
+impl Lab {
+    /// Somebody on the segment speaks in the router's name, having read our discriminator there.
+    fn forge(&mut self, state: State) {
+        let packet = Control {
+            diagnostic: holdfast_bfd::Diagnostic::NONE,
+            state,
+            poll: false,
+            final_: false,
+            control_plane_independent: true,
+            demand: false,
+            multiplier: 3,
+            my_discriminator: 7,
+            your_discriminator: self.towards[0].get(),
+            desired_min_tx: ms(50),
+            required_min_rx: ms(50),
+            required_min_echo_rx: Duration::ZERO,
+        };
+        self.bench.keeper.bfd_receive(self.bench.now, &datagram(&packet.encode(), R1));
+        self.bench.drain();
+    }
+
+    /// (ms, state) of each report.
+    fn told(&self) -> Vec<(u64, BfdState)> {
+        let report = |(at, output): &(u64, Output)| match output {
+            Output::SendToWorker(ToWorker::Bfd(report)) => Some((*at, report.state)),
+            _ => None,
+        };
+        self.bench.log.iter().filter_map(report).collect()
+    }
+}
+
+/// Whoever alternates what a session sees does so as fast as packets go; neither the log nor the worker may follow.
+#[test]
+fn a_session_that_changes_with_each_packet_is_told_ten_times_a_second_and_its_losses_at_once() {
+    let mut lab = Lab::serving();
+    let mut forged = 0_u32;
+    for n in 0..1_500 {
+        lab.forge(if n % 2 == 0 { State::Down } else { State::Init });
+        forged += 1;
+        lab.bench.run(ms(2));
+        if n % 25 == 0 {
+            lab.bench.say(ToKeeper::Beat);
+        }
+    }
+    lab.forge(State::Down);
+    forged += 1;
+    lab.bench.beat(ms(2_000));
+    let told = lab.told();
+    assert!(told.len() >= 30, "{told:?}");
+    for (position, (at, _)) in told.iter().enumerate() {
+        let within = told[..=position].iter().filter(|(before, _)| before + 1_000 > *at).count();
+        assert!(within <= REPORTS_A_SECOND + 1, "{within} at {at}: {told:?}");
+    }
+    for pair in told.windows(2).filter(|pair| pair[0].1 == BfdState::Up) {
+        assert!(pair[1].1 != BfdState::Up && pair[1].0 - pair[0].0 <= 2, "a loss is told at once: {told:?}");
+    }
+    // In the end the worker knows the truth, and the log how much there was.
+    assert_eq!(told.last().map(|(_, state)| *state), Some(BfdState::Down));
+    let events = lab.bench.log.iter().filter_map(|(_, output)| match output {
+        Output::Event(Event::Bfd { from, to, left_out, .. }) => Some(u32::from(from != to) + left_out),
+        _ => None,
+    });
+    let (lines, changes) = events.fold((0, 0), |(lines, sum), one| (lines + 1, sum + one));
+    assert_eq!(changes, forged);
+    assert!(lines <= 60, "{lines}");
+}
+
+const REPORTS_A_SECOND: usize = 10;
+
+#[test]
+fn a_session_that_was_told_too_often_loses_at_once_and_rises_when_it_may() {
+    let mut lab = Lab::serving();
+    let at = lab.since_start();
+    for _ in 0..5 {
+        for state in [State::Down, State::Init] {
+            lab.forge(state);
+            lab.bench.run(ms(1));
+        }
+    }
+    assert_eq!(lab.told().len(), 10);
+    lab.forge(State::Down);
+    assert_eq!(lab.told().last(), Some(&(at + 10, BfdState::Down)));
+    for _ in 0..30 {
+        lab.forge(State::Init);
+        lab.bench.beat(ms(50));
+    }
+    // The second of those that count is a second old.
+    assert_eq!(lab.told()[11..], [(at + 1_001, BfdState::Up)]);
+}
+
+/// An ICMP error for each packet that we send, which anybody can send as well.
+#[test]
+fn a_socket_that_works_and_fails_in_turn_is_told_ten_times_a_second_too() {
+    let mut lab = Lab::serving();
+    let session = lab.towards[0];
+    // Less than the detection time.
+    for _ in 0..20 {
+        lab.bench.input(Input::BfdUnsent { session, why: "refused".to_owned() });
+        lab.bench.input(Input::BfdSent { session });
+        lab.bench.run(ms(5));
+    }
+    assert_eq!(lab.told().len(), REPORTS_A_SECOND);
+    lab.bench.input(Input::BfdUnsent { session, why: "refused".to_owned() });
+    lab.beat(ms(1_000));
+    let last = lab.reports().last().and_then(|report| report.problem.clone());
+    assert_eq!(last, Some("refused".to_owned()));
+}
+
 /// RFC 5882 section 4.2: AdminDown isn't a failure, so the worker must be able to tell.
 #[test]
 fn a_neighbour_that_its_operator_takes_down_is_reported_as_such() {
