@@ -15,6 +15,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Most VIPs of a configuration: far above what one host can use, low enough to bound everything behind.
+pub const VIPS_MAX: usize = 8_192;
+
 /// Index of a VIP in [`Config::vips`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct VipId(pub u16);

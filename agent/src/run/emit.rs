@@ -222,7 +222,7 @@ impl Outputs {
             Output::Bgp { neighbor, output } => self.bgp.carry_out(Instant::now(), neighbor, output),
             Output::BgpSession { conn, session } => {
                 let socket = conn.and_then(|conn| self.bgp.duplicate(&session.neighbor, conn));
-                self.keeper.send(ToKeeper::BgpSession(session), socket.as_ref().map(AsFd::as_fd));
+                self.keeper.send_with(ToKeeper::BgpSession(session), socket);
             }
             Output::Bfd(sessions) => self.keeper.send(ToKeeper::Bfd(sessions), None),
             Output::Probe { vip, ifindex, source, target, tries, wait } => {

@@ -12,6 +12,7 @@
 //!
 //! What this module refuses to do: hold anybody up, or write to anything but a fifo.
 
+use holdfast_node::config::VIPS_MAX;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, chownat, fstat, mkfifoat, open};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -27,8 +28,8 @@ use tokio::sync::Notify;
 
 /// Lines that wait for a reader that is there. Full → the oldest is dropped, counted, and all states follow at the end.
 const QUEUE_MAX: usize = 1_024;
-/// Things whose state is remembered. The configuration bounds them; this does if it doesn't.
-const STATES_MAX: usize = 4_096;
+/// Things whose state is remembered: each VIP, and its group.
+const STATES_MAX: usize = 2 * VIPS_MAX;
 /// Pause before looking again whether somebody reads.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Bytes of a name that are written: a line has to fit what a pipe takes as a whole.
@@ -472,8 +473,13 @@ mod tests {
     #[tokio::test]
     async fn nobody_waits_where_nobody_reads() {
         let (_dir, _path, fifo) = started();
-        for n in 0..10_000_u32 {
+        for n in 0..VIPS_MAX {
             fifo.tell(line(&format!("vip{n}"), FifoState::Backup, 1));
+            fifo.tell(Line { subject: Subject::Group, ..line(&format!("vip{n}"), FifoState::Backup, 1) });
+        }
+        assert_eq!(fifo.dropped(), 0, "there is room for what a configuration may have");
+        for n in 0..2_000 {
+            fifo.tell(line(&format!("other{n}"), FifoState::Backup, 1));
         }
         within("the last words", fifo.flush()).await;
         let inner = fifo.shared.lock();

@@ -6,11 +6,13 @@ use super::ipc::{Undo, VipRecord};
 use super::mutants;
 use super::routers::Routers;
 use super::types::{Event, Output, UndoReason};
-use std::collections::BTreeMap;
+use crate::config::VIPS_MAX;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Records beyond this are refused with an event. Far above what one node can configure.
-const VIPS_MAX: usize = 4_096;
+/// Records beyond this are refused with an event: a dead worker's, and those of the next one, whose configuration may
+/// have other VIPs.
+const RECORDS_MAX: usize = 2 * VIPS_MAX;
 /// No VIP waits longer than this for a new worker.
 const GRACE_MAX: Duration = Duration::from_millis(200);
 /// Nor an announced one, whatever the worker said: what nobody refreshes is gone by then.
@@ -55,7 +57,7 @@ pub(super) struct Vips {
     /// What isn't confirmed to be removed.
     pending: BTreeMap<Undo, Pending>,
     /// Removed while a killed worker may still have been running: removed once more when it is gone.
-    again: Vec<Undo>,
+    again: BTreeSet<Undo>,
     /// A killed worker may still be running.
     pub(super) dying: bool,
 }
@@ -69,7 +71,7 @@ impl Vips {
             self.pending.remove(undo);
         }
         let empty = !record.active && record.undo.is_empty();
-        if !empty && self.entries.len() >= VIPS_MAX {
+        if !empty && self.entries.len() >= RECORDS_MAX {
             out.event(Event::Refused { what: "too many VIPs to remember" });
         } else if !empty {
             self.entries.insert(name.clone(), Entry { record: record.clone(), held_until: None });
@@ -187,8 +189,8 @@ impl Vips {
         if self.entries.values().any(|e| e.held_until.is_none() && e.record.undo.contains(&undo)) {
             return;
         }
-        if self.dying && !self.again.contains(&undo) {
-            self.again.push(undo);
+        if self.dying {
+            self.again.insert(undo);
         }
         self.pending.entry(undo).or_insert(Pending { retry_at: None, wait: Duration::ZERO });
         out.push(Output::Remove(undo));
