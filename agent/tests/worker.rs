@@ -294,6 +294,17 @@ fn a_new_worker_resumes_what_a_killed_one_held() {
     assert!(ids.is_sorted_by(|a, b| a < b), "ids go on over the restart: {ids:?}");
 }
 
+/// As many as fit into no single packet do.
+#[test]
+fn what_is_to_be_resumed_may_come_in_parts() {
+    let host = Host::new("");
+    let mut worker = Worker::start(&host);
+    let part = ToWorker::Held { resume: vec![("web".to_owned(), 1_000)], pseudo_header: vec![] };
+    worker.keeper().send(&part, None).expect("sent");
+    worker.boot(&[]);
+    assert!(worker.active().role_epoch >= 1_000);
+}
+
 #[test]
 fn a_worker_whose_keeper_is_gone_releases_all_and_ends() {
     let host = Host::new("");

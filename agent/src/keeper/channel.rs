@@ -100,7 +100,10 @@ impl<Out, In> std::os::fd::AsRawFd for End<Out, In> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use holdfast_node::config::VIPS_MAX;
+    use holdfast_node::keeper::ipc::{BgpGrace, VipRecord};
+    use holdfast_node::keeper::{Found, Input, Keeper, Options, Output, Process};
+    use std::time::{Duration, Instant};
 
     fn ends() -> (KeeperEnd, WorkerEnd) {
         let (a, b) = fdpass::pair().expect("sockets");
@@ -135,5 +138,53 @@ mod tests {
         let (_keeper, worker) = ends();
         let long = ToKeeper::StopBalancer { name: "x".repeat(MESSAGE_MAX) };
         assert_eq!(worker.send(&long, None).expect_err("too long").kind(), io::ErrorKind::InvalidInput);
+    }
+
+    /// A packet that is too long is never sent, and a worker that isn't answered takes nothing.
+    #[test]
+    fn a_new_worker_is_told_of_all_that_a_configuration_may_have_held() {
+        let now = Instant::now();
+        let mut machine = Keeper::new(now, Options { stop_deadline: Duration::ZERO, seed: 1 }, Found::default());
+        let hello = ToKeeper::Hello { hang_limit: Duration::ZERO, resume_limit: Duration::MAX };
+        let spawned = |pid| Input::WorkerSpawned(Process { pid, start_time: 1 });
+        let name = |n: usize| format!("{n:0>63}");
+        let record = |n| VipRecord {
+            vip: name(n),
+            active: true,
+            role_epoch: u64::MAX,
+            undo: vec![],
+            resign: vec![],
+            interval: Duration::from_secs(1),
+            balancers: vec![],
+            pseudo_header: vec![(u16::MAX, true); 8],
+            bgp: Some(BgpGrace { grace: Duration::from_secs(60) }),
+        };
+        machine.handle(now, spawned(1));
+        machine.handle(now, Input::Worker(hello.clone()));
+        (0..VIPS_MAX).for_each(|n| machine.handle(now, Input::Worker(ToKeeper::Owner(record(n)))));
+        machine.handle(now, Input::WorkerExited { what: String::new() });
+        while machine.poll_output().is_some() {}
+        machine.handle(now, spawned(2));
+        machine.handle(now, Input::Worker(hello));
+        let (keeper, mut worker): (KeeperEnd, WorkerEnd) = ends();
+        let (mut resume, mut learnt, mut booted) = (Vec::new(), Vec::new(), false);
+        while let Some(output) = machine.poll_output() {
+            let Output::SendToWorker(message) = output else { continue };
+            keeper.send(&message, None).expect("it fits");
+            let Ok(Received::Message(
+                ToWorker::Held { resume: r, pseudo_header: p } | ToWorker::Boot { resume: r, pseudo_header: p, .. },
+                _,
+            )) = worker.receive()
+            else {
+                panic!("{message:?}")
+            };
+            assert!(!booted, "that comes last");
+            booted = matches!(message, ToWorker::Boot { .. });
+            resume.extend(r);
+            learnt.extend(p);
+        }
+        assert!(booted);
+        assert_eq!(resume, (0..VIPS_MAX).map(|n| (name(n), u64::MAX)).collect::<Vec<_>>());
+        assert_eq!(learnt, (0..VIPS_MAX).map(|n| (name(n), record(n).pseudo_header)).collect::<Vec<_>>());
     }
 }

@@ -182,8 +182,14 @@ fn await_boot(keeper: &mut WorkerEnd, boot: &mut Boot) -> Result<(String, bool),
     loop {
         match keeper.receive().map_err(|e| format!("keeper: {e}"))? {
             Received::Message(ToWorker::Boot { resume, pseudo_header, former_end, bgp_restarting, pulse, .. }, _) => {
-                (boot.resume, boot.pseudo_header, boot.bgp_restarting) = (resume, pseudo_header, bgp_restarting);
+                boot.resume.extend(resume);
+                boot.pseudo_header.extend(pseudo_header);
+                boot.bgp_restarting = bgp_restarting;
                 return Ok((former_end, pulse));
+            }
+            Received::Message(ToWorker::Held { resume, pseudo_header }, _) => {
+                boot.resume.extend(resume);
+                boot.pseudo_header.extend(pseudo_header);
             }
             Received::Message(ToWorker::Stop { .. }, _) => return Err("told to stop before the start".to_owned()),
             // Nothing else has a meaning before the answer.

@@ -480,7 +480,7 @@ impl Protocol {
     fn keeper_says(&mut self, message: ToWorker) {
         match message {
             // Answered before this thread began.
-            ToWorker::Boot { .. } => {}
+            ToWorker::Held { .. } | ToWorker::Boot { .. } => {}
             ToWorker::Lapsed { vip, role_epoch } => {
                 let position = self.node.config().vips.iter().position(|v| v.name.as_str() == vip);
                 if let Some(id) = position.and_then(|p| u16::try_from(p).ok()) {

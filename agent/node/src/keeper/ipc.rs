@@ -154,7 +154,8 @@ pub struct Resign {
 pub enum ToWorker {
     /// The answer to the first [`ToKeeper::Hello`].
     Boot {
-        /// VIPs the former worker held and that are still held for this one: (VIP name, role epoch). Say
+        /// VIPs the former worker held and that are still held for this one, less those that came before
+        /// ([`ToWorker::Held`]): (VIP name, role epoch). Say
         /// [`ToKeeper::Owner`] for each at once, active or not.
         resume: Vec<(String, u64)>,
         /// Of these, [`VipRecord::pseudo_header`] where it isn't empty.
@@ -212,6 +213,14 @@ pub enum ToWorker {
     Stop {
         /// From now.
         deadline: Duration,
+    },
+    /// Comes before [`ToWorker::Boot`], as often as it takes, when what is to be resumed fits into no single packet: the
+    /// first parts of both lists.
+    Held {
+        /// As in [`ToWorker::Boot`].
+        resume: Vec<(String, u64)>,
+        /// As in [`ToWorker::Boot`].
+        pseudo_header: Vec<(String, Vec<(u16, bool)>)>,
     },
 }
 

@@ -508,8 +508,11 @@ impl Keeper {
 
     fn boot(&mut self, now: Instant) {
         self.routers.attended = true;
-        let resume = self.vips.held();
-        let pseudo_header = self.vips.held_pseudo_header();
+        let mut parts = self.vips.held();
+        let (resume, pseudo_header) = parts.pop().unwrap_or_default();
+        for (resume, pseudo_header) in parts {
+            self.tell(ToWorker::Held { resume, pseudo_header });
+        }
         let former_end = self.former_end.clone();
         let (crashed_before, bgp_restarting) = (self.crashed, self.routers.sockets.resume(now, &mut self.out));
         let pulse = matches!(self.worker, Worker::Running(Running { felt: true, .. }));

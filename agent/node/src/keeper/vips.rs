@@ -2,7 +2,7 @@
 //! worker's VIPs wait for the next one.
 
 use super::Out;
-use super::ipc::{Undo, VipRecord};
+use super::ipc::{MESSAGE_MAX, Undo, VipRecord};
 use super::mutants;
 use super::routers::Routers;
 use super::types::{Event, Output, UndoReason};
@@ -17,6 +17,8 @@ const RECORDS_MAX: usize = 2 * VIPS_MAX;
 const GRACE_MAX: Duration = Duration::from_millis(200);
 /// Nor an announced one, whatever the worker said: what nobody refreshes is gone by then.
 const BGP_GRACE_MAX: Duration = Duration::from_secs(3_600);
+/// Bytes of one part of what waits: a packet has room for the rest of its message as well.
+const PART: usize = MESSAGE_MAX / 2;
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
@@ -41,6 +43,9 @@ impl Entry {
     }
 }
 
+/// VIPs that wait, (name, role epoch), and of those the legs that learnt their peers' checksum.
+pub(super) type Held = (Vec<(String, u64)>, Vec<(String, Vec<(u16, bool)>)>);
+
 /// A removal that has not been confirmed.
 #[derive(Debug)]
 struct Pending {
@@ -54,6 +59,8 @@ struct Pending {
 #[derive(Debug, Default)]
 pub(super) struct Vips {
     entries: BTreeMap<String, Entry>,
+    /// How many wait until when: nobody looks at all of them to learn that it isn't time.
+    waiting: BTreeMap<Instant, usize>,
     /// What isn't confirmed to be removed.
     pending: BTreeMap<Undo, Pending>,
     /// Removed while a killed worker may still have been running: removed once more when it is gone.
@@ -66,7 +73,7 @@ impl Vips {
     /// The living worker replaces the record of a VIP.
     pub(super) fn replace(&mut self, record: VipRecord, out: &mut Out) {
         let name = record.vip.clone();
-        let former = self.entries.remove(&name);
+        let former = self.take(&name);
         for undo in &record.undo {
             self.pending.remove(undo);
         }
@@ -109,7 +116,9 @@ impl Vips {
             } else if entry.record.balancers.iter().any(|balancer| !runs(balancer)) {
                 gone.push((name.clone(), UndoReason::Balancer));
             } else {
-                entry.held_until = Some(now + entry.grace(limit));
+                let until = now + entry.grace(limit);
+                entry.held_until = Some(until);
+                *self.waiting.entry(until).or_default() += 1;
             }
         }
         self.undo(now, gone, routers, out);
@@ -117,7 +126,7 @@ impl Vips {
 
     /// Undoes what no worker has resumed in time. Returns (VIP, role epoch) of each.
     pub(super) fn lapse(&mut self, now: Instant, routers: &mut Routers, out: &mut Out) -> Vec<(String, u64)> {
-        if mutants::off("keeper-grace") {
+        if mutants::off("keeper-grace") || self.waiting.first_key_value().is_none_or(|(until, _)| *until > now) {
             return Vec::new();
         }
         let late = |entry: &Entry| entry.held_until.is_some_and(|until| until <= now);
@@ -167,8 +176,7 @@ impl Vips {
 
     /// All adverts first, since peers count from the advert; then what routers must know; then the rest.
     fn undo(&mut self, now: Instant, names: Vec<(String, UndoReason)>, routers: &mut Routers, out: &mut Out) {
-        let gone: Vec<_> =
-            names.into_iter().filter_map(|(name, why)| Some((self.entries.remove(&name)?.record, why))).collect();
+        let gone: Vec<_> = names.into_iter().filter_map(|(name, why)| Some((self.take(&name)?.record, why))).collect();
         for (record, _) in gone.iter().filter(|(record, _)| record.active) {
             out.extend(record.resign.iter().cloned().map(Output::SendResign));
         }
@@ -182,6 +190,19 @@ impl Vips {
             let resigned = record.active && !record.resign.is_empty();
             out.event(Event::Undone { vip: record.vip, resigned, removed: record.undo.len(), why });
         }
+    }
+
+    fn take(&mut self, name: &str) -> Option<Entry> {
+        let entry = self.entries.remove(name)?;
+        if let Some(until) = entry.held_until
+            && let Some(waiting) = self.waiting.get_mut(&until)
+        {
+            *waiting -= 1;
+            if *waiting == 0 {
+                self.waiting.remove(&until);
+            }
+        }
+        Some(entry)
     }
 
     /// Unless the living worker has recorded the same, for whatever VIP.
@@ -223,23 +244,29 @@ impl Vips {
         self.entries.is_empty() && self.pending.is_empty() && self.again.is_empty()
     }
 
-    /// VIPs that wait: (name, role epoch).
-    pub(super) fn held(&self) -> Vec<(String, u64)> {
-        self.entries
-            .iter()
-            .filter(|(_, e)| e.held_until.is_some())
-            .map(|(n, e)| (n.clone(), e.record.role_epoch))
-            .collect()
-    }
-
-    /// Of those, the legs that learnt their peers' checksum.
-    pub(super) fn held_pseudo_header(&self) -> Vec<(String, Vec<(u16, bool)>)> {
-        let held = self.entries.iter().filter(|(_, e)| e.held_until.is_some() && !e.record.pseudo_header.is_empty());
-        held.map(|(n, e)| (n.clone(), e.record.pseudo_header.clone())).collect()
+    /// VIPs that wait, in parts that fit into a message each.
+    pub(super) fn held(&self) -> Vec<Held> {
+        let (mut parts, mut part, mut room) = (Vec::new(), Held::default(), PART);
+        for (name, entry) in self.entries.iter().filter(|(_, entry)| entry.held_until.is_some()) {
+            let learnt = &entry.record.pseudo_header;
+            // At most: numbers as they are encoded, names with their length.
+            let size = 2 * (name.len() + 5) + 10 + 5 + 4 * learnt.len();
+            if size > room {
+                parts.push(std::mem::take(&mut part));
+                room = PART;
+            }
+            room = room.saturating_sub(size);
+            part.0.push((name.clone(), entry.record.role_epoch));
+            if !learnt.is_empty() {
+                part.1.push((name.clone(), learnt.clone()));
+            }
+        }
+        parts.push(part);
+        parts
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let held = self.entries.values().filter_map(|entry| entry.held_until).filter(|_| !mutants::off("keeper-grace"));
-        held.chain(self.pending.values().filter_map(|pending| pending.retry_at)).min()
+        let held = self.waiting.keys().next().copied().filter(|_| !mutants::off("keeper-grace"));
+        held.into_iter().chain(self.pending.values().filter_map(|pending| pending.retry_at)).min()
     }
 }

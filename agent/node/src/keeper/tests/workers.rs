@@ -368,3 +368,20 @@ fn what_moved_with_a_vip_is_undone_before_its_addresses_rules_first() {
     let removed: Vec<Undo> = bench.take().into_iter().filter_map(removed).collect();
     assert_eq!(removed, undo);
 }
+
+#[test]
+fn every_vip_that_a_configuration_may_have_is_remembered_and_so_are_the_next_configurations() {
+    let mut bench = Bench::working();
+    let owners = |prefix: &'static str| {
+        let bgp = Some(super::ipc::BgpGrace { grace: ms(60_000) });
+        let own = move |n| VipRecord { bgp, undo: vec![], resign: vec![], ..record(&format!("{prefix}{n}"), 1, true) };
+        (0..crate::config::VIPS_MAX).map(move |n| ToKeeper::Owner(own(n)))
+    };
+    owners("a").for_each(|owner| bench.say(owner));
+    bench.crash();
+    bench.hello();
+    owners("b").for_each(|owner| bench.say(owner));
+    assert_eq!(bench.times(|o| matches!(o, Output::Event(Event::Refused { .. }))), [0; 0]);
+    bench.say(owner("one more", 1, true));
+    assert_eq!(bench.times(|o| matches!(o, Output::Event(Event::Refused { .. }))), [0]);
+}
