@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Most sections of each kind: far above what one host can use, low enough to bound everything behind.
 pub(super) const BALANCERS_MAX: usize = 64;
 pub(super) const CHECKS_MAX: usize = 1024;
-pub(super) use holdfast_node::config::VIPS_MAX;
+pub(super) const VIPS_MAX: usize = holdfast_node::config::VIPS_MAX;
 pub(super) const PEERS_MAX: usize = 16;
 pub(super) const HOOKS_MAX: usize = 64;
 

@@ -63,6 +63,8 @@ pub(super) struct Vips {
     waiting: BTreeMap<Instant, usize>,
     /// What isn't confirmed to be removed.
     pending: BTreeMap<Undo, Pending>,
+    /// None of them is tried again before.
+    retry_at: Option<Instant>,
     /// Removed while a killed worker may still have been running: removed once more when it is gone.
     again: BTreeSet<Undo>,
     /// A killed worker may still be running.
@@ -225,18 +227,24 @@ impl Vips {
             return;
         };
         pending.wait = pending.wait.saturating_mul(2).clamp(RETRY_FIRST, RETRY_MAX);
-        pending.retry_at = Some(now + pending.wait);
+        let retry_at = now + pending.wait;
+        pending.retry_at = Some(retry_at);
+        self.retry_at = Some(self.retry_at.map_or(retry_at, |at| at.min(retry_at)));
         out.event(Event::RemoveFailed { undo, what, retry_in: pending.wait });
     }
 
     /// Tries again what failed.
     pub(super) fn retry(&mut self, now: Instant, out: &mut Out) {
+        if self.retry_at.is_none_or(|at| at > now) {
+            return;
+        }
         for (undo, pending) in &mut self.pending {
             if pending.retry_at.is_some_and(|at| at <= now) {
                 pending.retry_at = None;
                 out.push(Output::Remove(*undo));
             }
         }
+        self.retry_at = self.pending.values().filter_map(|pending| pending.retry_at).min();
     }
 
     /// Nothing is recorded, and every removal is confirmed.
@@ -267,6 +275,6 @@ impl Vips {
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let held = self.waiting.keys().next().copied().filter(|_| !mutants::off("keeper-grace"));
-        held.into_iter().chain(self.pending.values().filter_map(|pending| pending.retry_at)).min()
+        held.into_iter().chain(self.retry_at).min()
     }
 }

@@ -604,6 +604,8 @@ impl Lab {
     }
 }
 
+const REPORTS_A_SECOND: usize = 10;
+
 /// Whoever alternates what a session sees does so as fast as packets go; neither the log nor the worker may follow.
 #[test]
 fn a_session_that_changes_with_each_packet_is_told_ten_times_a_second_and_its_losses_at_once() {
@@ -639,8 +641,6 @@ fn a_session_that_changes_with_each_packet_is_told_ten_times_a_second_and_its_lo
     assert_eq!(changes, forged);
     assert!(lines <= 60, "{lines}");
 }
-
-const REPORTS_A_SECOND: usize = 10;
 
 #[test]
 fn a_session_that_was_told_too_often_loses_at_once_and_rises_when_it_may() {
