@@ -16,7 +16,7 @@ die() { say "$*" >&2; exit 1; }
 packages="iproute2 nftables haproxy gcc libc6-dev make ca-certificates"
 case "$what" in
   demo) ;;
-  test|full) packages="$packages keepalived frr bird2 gobgpd exabgp conntrack tcpdump iputils-arping iputils-ping procps" ;;
+  test|full) packages="$packages keepalived frr bird2 gobgpd exabgp conntrack tcpdump iputils-arping iputils-ping procps curl" ;;
   *) die "unknown argument '$what'; accepted: nothing, demo, full" ;;
 esac
 
