@@ -65,3 +65,58 @@ fn a_drain_that_is_refused_for_want_of_another_takes_no_host_out() {
     assert_eq!(chaos::drain_with_reason(&mut cluster, 0), "left: one host drained");
     assert_eq!(cluster.candidates(), [1]);
 }
+
+/// How long a host stands still here: short enough that nobody takes over meanwhile.
+const STANDSTILL: u64 = 200;
+
+/// Drains the owner when nobody else has been able to serve for so long, which the other node doesn't know of: it
+/// claims that it can, and the drain goes through. If told so, the owner and its clock stood still just before.
+fn drain_beside_one_that_only_claims_it_can(unable_for: u64, stands_still: bool) {
+    let mut cluster = Cluster::new(Options::default());
+    cluster.hosts[1].config.vips[0].checks.clear();
+    (0..2).for_each(|i| cluster.start(i));
+    cluster.run(ms(3000));
+    assert_eq!(cluster.owners(), [0]);
+    cluster.hosts[1].plane = Plane::Dead;
+    cluster.run(ms(unable_for - STANDSTILL));
+    if stands_still {
+        cluster.freeze(0, ms(STANDSTILL));
+    }
+    cluster.run(ms(STANDSTILL));
+    assert_eq!((cluster.owners(), cluster.hosts[0].clock_stood.is_some()), (vec![0], stands_still));
+    assert_eq!(chaos::drain_with_reason(&mut cluster, 0), "left: one host drained");
+    cluster.run(ms(50));
+    assert_eq!(cluster.owners(), [1], "it went through");
+}
+
+#[test]
+#[should_panic(expected = "invariant 3")]
+fn a_drain_to_nobody_is_seen() {
+    drain_beside_one_that_only_claims_it_can(550, false);
+}
+
+#[test]
+fn a_clock_that_stood_still_excuses_a_claim_that_is_as_much_older() {
+    drain_beside_one_that_only_claims_it_can(550, true);
+}
+
+#[test]
+#[should_panic(expected = "invariant 3")]
+fn a_drain_to_nobody_is_seen_also_after_a_clock_stood_still() {
+    drain_beside_one_that_only_claims_it_can(800, true);
+}
+
+#[test]
+#[should_panic(expected = "invariant 3")]
+fn a_clock_that_stood_still_long_ago_excuses_nothing() {
+    let mut cluster = Cluster::new(Options::default());
+    cluster.hosts[1].config.vips[0].checks.clear();
+    (0..2).for_each(|i| cluster.start(i));
+    cluster.run(ms(3000));
+    cluster.freeze(0, ms(STANDSTILL));
+    cluster.run(ms(1000));
+    cluster.hosts[1].plane = Plane::Dead;
+    cluster.run(ms(550));
+    cluster.drain(0);
+    cluster.run(ms(50));
+}
