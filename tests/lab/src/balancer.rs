@@ -3,6 +3,7 @@
 use crate::env::{Lacks, find_program};
 use crate::fabric::{BACKEND_PORT, BACKENDS, Fabric, Lb};
 use anyhow::{Context, Result, bail};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -57,10 +58,8 @@ impl Kind {
     pub fn command(self, fabric: &Fabric, lb: Lb) -> Result<Option<Vec<String>>> {
         match self {
             Self::Haproxy => {
-                let Some(program) = find_program("haproxy") else { bail!(Lacks("haproxy".into())) };
                 let file = fabric.directory().join(format!("{}-haproxy.cfg", lb.name()));
-                std::fs::write(&file, haproxy_config(lb)).context("write HAProxy's configuration")?;
-                Ok(Some([text(program), "-db".into(), "-f".into(), text(file)].into()))
+                haproxy(file, lb.name(), &BACKENDS).map(Some)
             }
             Self::Forward => {
                 let me = text(std::env::current_exe()?);
@@ -125,17 +124,23 @@ fn text(p: PathBuf) -> String {
     p.to_string_lossy().into_owned()
 }
 
-fn haproxy_config(lb: Lb) -> String {
+/// HAProxy's command line on the host of that name, its configuration written to `file`.
+///
+/// # Errors
+/// HAProxy isn't installed, or the file can't be written.
+pub fn haproxy(file: PathBuf, host: &str, backends: &[Ipv4Addr]) -> Result<Vec<String>> {
+    let Some(program) = find_program("haproxy") else { bail!(Lacks("haproxy".into())) };
     let servers: String =
-        BACKENDS.iter().enumerate().map(|(i, b)| format!("    server b{} {b}:{BACKEND_PORT}\n", i + 1)).collect();
-    format!(
+        backends.iter().enumerate().map(|(i, b)| format!("    server b{} {b}:{BACKEND_PORT}\n", i + 1)).collect();
+    let config = format!(
         "global\n    maxconn 4000\n    nbthread 1\n\
          defaults\n    mode http\n    timeout connect 1s\n    timeout client 30s\n    timeout server 30s\n    \
          timeout http-keep-alive 30s\n\
          frontend web\n    bind *:80\n    \
          http-request return status 200 content-type text/plain string ok if {{ path /healthz }}\n    \
-         http-response set-header x-lb {}\n    default_backend pool\n\
-         backend pool\n    balance roundrobin\n{servers}",
-        lb.name()
-    )
+         http-response set-header x-lb {host}\n    default_backend pool\n\
+         backend pool\n    balance roundrobin\n{servers}"
+    );
+    std::fs::write(&file, config).context("write HAProxy's configuration")?;
+    Ok([text(program), "-db".into(), "-f".into(), text(file)].into())
 }

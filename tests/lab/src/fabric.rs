@@ -191,13 +191,7 @@ impl Fabric {
     /// # Errors
     /// Not root, iproute2 missing, or the kernel lacks veth or bridge; what was built is removed again.
     pub fn up(keep_directory: bool) -> Result<Self> {
-        let prefix = unique_prefix()?;
-        let directory = std::env::temp_dir().join(&prefix);
-        std::fs::create_dir(&directory).with_context(|| format!("create {}", directory.display()))?;
-        // Agents may run as another user than root and must reach their files.
-        std::fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-        let residue = Residue { prefix, directory, keep_directory };
-        residue.register();
+        let residue = Residue::create(keep_directory)?;
         Self::build(&residue).inspect_err(|_| residue.remove())
     }
 
@@ -368,12 +362,6 @@ fn switch_script() -> String {
         s += &format!("link set dev {port} master {br}\nlink set dev {port} up\n");
     }
     s
-}
-
-pub(crate) fn unique_prefix() -> Result<String> {
-    let mut random = [0_u8; 2];
-    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut random)?;
-    Ok(format!("hf{}x{:02x}{:02x}", std::process::id(), random[0], random[1]))
 }
 
 pub(crate) fn sysctl(path: &str, value: &str) -> Result<()> {

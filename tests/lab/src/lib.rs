@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod balancer;
 pub mod bgp;
 pub mod calibrate;

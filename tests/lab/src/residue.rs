@@ -25,6 +25,23 @@ pub struct Residue {
 }
 
 impl Residue {
+    /// A prefix that nobody has, and its directory, which all may enter: daemons run as other users than root, and must
+    /// reach their files. Noted for the signal handler.
+    ///
+    /// # Errors
+    /// The directory can't be made.
+    pub fn create(keep_directory: bool) -> Result<Self> {
+        let mut random = [0_u8; 2];
+        std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut random)?;
+        let prefix = format!("hf{}x{:02x}{:02x}", std::process::id(), random[0], random[1]);
+        let directory = std::env::temp_dir().join(&prefix);
+        std::fs::create_dir(&directory).with_context(|| format!("create {}", directory.display()))?;
+        std::fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+        let residue = Self { prefix, directory, keep_directory };
+        residue.register();
+        Ok(residue)
+    }
+
     /// Notes it for the signal handler.
     pub fn register(&self) {
         if let Ok(mut live) = LIVE.lock() {

@@ -2,6 +2,7 @@
 
 use super::cell::{Cell, Feature, Routes, Transport};
 use anyhow::{Context, Result, bail, ensure};
+use holdfast_lab::agent::worker_of;
 use holdfast_lab::bgp::net::{Net, Node, VIP, VIP6};
 use holdfast_lab::bgp::router::{ROUTER_AS, find, tail};
 use holdfast_lab::fabric::wait_for;
@@ -308,11 +309,7 @@ impl Ours {
             self.die()?;
             return self.start(key);
         }
-        let keeper = self.pid()?;
-        let exe = |pid: i32| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-        let own = exe(keeper).context("the keeper is gone")?;
-        let worker = children(keeper).into_iter().find(|s| exe(s.pid).is_some_and(|e| e == own));
-        Pidfd::open(worker.context("the keeper has no worker")?.pid)?.signal(Signal::KILL).map(|_| ())
+        Pidfd::open(worker_of(self.pid()?)?)?.signal(Signal::KILL).map(|_| ())
     }
 
     fn all(&self) -> Result<Vec<Pidfd>> {

@@ -11,22 +11,15 @@ use anyhow::{Context, Result};
 use holdfast_lab::clock::{MS, Ns, now, sleep_until};
 use holdfast_lab::fabric::{Fabric, Lb, VIP, VRID};
 use holdfast_lab::load::Stopper;
+use holdfast_lab::watch::stamped::Stamped;
 use holdfast_lab::watch::wire::{open, who_has};
-use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, recvmsg, setsockopt,
-    socket, sockopt,
-};
-use nix::sys::time::TimeVal;
-use std::io::IoSliceMut;
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use std::net::Ipv6Addr;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Between two questions for the virtual address.
 pub const PROBE: Ns = 10 * MS;
-/// `PACKET_OUTGOING` of `packet(7)`: a frame that this host sends.
-const OUTGOING: u8 = 4;
 const ARP: u16 = 0x0806;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
@@ -48,13 +41,13 @@ impl Wire {
     /// A socket, or a namespace that is gone.
     pub fn start(fabric: &Fabric, families: &'static [Family]) -> Result<Self> {
         let log: Arc<Mutex<Vec<Seen>>> = Arc::default();
-        let (fd, ports) = fabric.ns("sw").inside(|| {
+        let (mut socket, ports) = fabric.ns("sw").inside(|| {
             let ports = Lb::BOTH.map(|lb| nix::net::if_::if_nametoindex(lb.port().as_str()));
             let [a, b] = ports;
             Ok((packet_socket()?, [a.context("lb1's port")?, b.context("lb2's port")?]))
         })?;
         let shared = log.clone();
-        let receive = Stopper::spawn("ports", move |stop| receive(&fd, ports, &shared, stop))?;
+        let receive = Stopper::spawn("ports", move |stop| receive(&mut socket, ports, &shared, stop))?;
         let (eth0, mut tx, _rx) = fabric.ns("obs").inside(|| open("eth0"))?;
         let mac = eth0.mac.context("eth0 has a MAC")?;
         let frames: Vec<Vec<u8>> = families
@@ -91,34 +84,23 @@ impl Wire {
     }
 }
 
-fn packet_socket() -> Result<OwnedFd> {
+fn packet_socket() -> Result<Stamped<OwnedFd>> {
     let fd = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll)
         .context("packet socket")?;
-    setsockopt(&fd, sockopt::ReceiveTimestampns, &true)?;
-    setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::new(0, 50_000))?;
-    setsockopt(&fd, sockopt::RcvBufForce, &(4 << 20))?;
-    Ok(fd)
+    Stamped::new(fd)
 }
 
-fn receive(fd: &OwnedFd, ports: [u32; 2], log: &Mutex<Vec<Seen>>, stop: &dyn Fn() -> bool) -> Result<()> {
-    let mut buffer = [0_u8; 2048];
-    let mut control = nix::cmsg_space!(nix::sys::time::TimeSpec);
+fn receive(
+    socket: &mut Stamped<OwnedFd>,
+    ports: [u32; 2],
+    log: &Mutex<Vec<Seen>>,
+    stop: &dyn Fn() -> bool,
+) -> Result<()> {
     while !stop() {
-        let mut parts = [IoSliceMut::new(&mut buffer)];
-        let message = recvmsg::<LinkAddr>(fd.as_raw_fd(), &mut parts, Some(&mut control), MsgFlags::empty());
-        let Ok(message) = message else { continue }; // the timeout, or a port that went down
-        let stamp = message.cmsgs().ok().and_then(|mut all| {
-            all.find_map(|c| if let ControlMessageOwned::ScmTimestampns(t) = c { Some(t) } else { None })
-        });
-        let at = stamp.and_then(|t| when(t.tv_sec(), t.tv_nsec())).unwrap_or_else(now);
-        let Some(from) = message.address else { continue };
-        let length = message.bytes;
-        if from.pkttype() == OUTGOING {
-            continue;
-        }
-        let index = u32::try_from(from.ifindex()).unwrap_or(0);
-        let Some(by) = Lb::BOTH.into_iter().find(|lb| ports[lb.index()] == index) else { continue };
-        let Some((family, what)) = buffer.get(..length).and_then(classify) else { continue };
+        let Some(frame) = socket.receive().filter(|f| !f.outgoing) else { continue };
+        let at = frame.at;
+        let Some(by) = Lb::BOTH.into_iter().find(|lb| ports[lb.index()] == frame.ifindex) else { continue };
+        let Some((family, what)) = classify(frame.bytes) else { continue };
         if let Ok(mut log) = log.lock() {
             // In order, also when the wall clock was set between two frames.
             let at = at.max(log.last().map_or(0, |s| s.at));
@@ -126,23 +108,6 @@ fn receive(fd: &OwnedFd, ports: [u32; 2], log: &Mutex<Vec<Seen>>, stop: &dyn Fn(
         }
     }
     Ok(())
-}
-
-/// A wall-clock time on the lab's clock; none if it lies ahead or more than 10 s back.
-fn when(seconds: i64, nanoseconds: i64) -> Option<Ns> {
-    let then = u64::try_from(seconds).ok()? * 1_000_000_000 + u64::try_from(nanoseconds).ok()?;
-    let (mut before, mut wall, mut after) = (0, 0, Ns::MAX);
-    // Both clocks at one moment: again if this thread was put aside in between.
-    for _ in 0..5 {
-        before = now();
-        wall = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok()?;
-        after = now();
-        if after - before < MS / 10 {
-            break;
-        }
-    }
-    let age = wall.checked_sub(then).filter(|age| *age < 10_000 * MS)?;
-    Some((before + (after - before) / 2).saturating_sub(age))
 }
 
 /// What a frame says about the virtual address, if anything.

@@ -11,10 +11,10 @@
 //! (10.70.0.0/24), `eth2` is the peers' channel (10.80.0.0/24). The VIP is on no interface until somebody puts it there.
 
 use crate::clock::Ns;
-use crate::fabric::{BACKEND_PORT, Batch, ip_batch, sysctl, unique_prefix};
+use crate::fabric::{BACKEND_PORT, Batch, ip_batch, sysctl};
 use crate::netns::Netns;
 use crate::residue::Residue;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
@@ -111,13 +111,7 @@ impl Net {
     /// Not root, iproute2 missing, or the kernel lacks veth or bridge; what was built is removed again.
     pub fn up(nodes: usize, keep_directory: bool) -> Result<Self> {
         ensure!((1..=NODES_MAX).contains(&nodes), "1 to {NODES_MAX} nodes, not {nodes}");
-        let prefix = unique_prefix()?;
-        let directory = std::env::temp_dir().join(&prefix);
-        std::fs::create_dir(&directory).with_context(|| format!("create {}", directory.display()))?;
-        // Daemons that run as another user than root must reach their files.
-        std::fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-        let residue = Residue { prefix, directory, keep_directory };
-        residue.register();
+        let residue = Residue::create(keep_directory)?;
         Self::build(&residue, nodes).inspect_err(|_| residue.remove())
     }
 
@@ -229,12 +223,6 @@ impl Net {
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         self.residue.directory.join(name)
-    }
-
-    /// Every name begins with it.
-    #[must_use]
-    pub fn prefix(&self) -> &str {
-        &self.residue.prefix
     }
 
     /// The switch's port to `n` down: the node loses its carrier, the router doesn't. Returns the time.

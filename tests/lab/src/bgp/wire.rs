@@ -3,24 +3,18 @@
 
 use super::message::{Said, bfd, take};
 use super::net::{Net, Node};
-use crate::clock::{MS, Ns, now};
+use crate::clock::Ns;
 use crate::load::Stopper;
+use crate::watch::stamped::Stamped;
 use anyhow::{Context, Result};
-use nix::sys::socket::{ControlMessageOwned, LinkAddr, MsgFlags, recvmsg, setsockopt, sockopt};
-use nix::sys::time::TimeVal;
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 use std::collections::HashMap;
-use std::io::IoSliceMut;
 use std::net::IpAddr;
-use std::os::fd::AsRawFd as _;
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// BGP's port, and BFD's for one hop and for several.
 const BGP: u16 = 179;
 const BFD: [u16; 2] = [3784, 4784];
-/// `PACKET_OUTGOING` of `packet(7)`: a frame that the switch sends to a node.
-const OUTGOING: u8 = 4;
 /// No more messages than this are kept; a run has thousands.
 const KEPT_MAX: usize = 1_000_000;
 
@@ -57,7 +51,7 @@ impl Wire {
     /// The namespace, or the packet socket.
     pub fn start(net: &Net) -> Result<Self> {
         let nodes: Vec<Node> = net.nodes().collect();
-        let (socket, ports) = net.ns("sw").inside(|| {
+        let (mut socket, ports) = net.ns("sw").inside(|| {
             let ports: HashMap<u32, Node> = nodes
                 .iter()
                 .map(|n| Ok((nix::net::if_::if_nametoindex(n.port().as_str()).context("a node's port")?, *n)))
@@ -66,7 +60,7 @@ impl Wire {
         })?;
         let log: Arc<Mutex<Vec<Seen>>> = Arc::default();
         let shared = log.clone();
-        let stopper = Stopper::spawn("bgp-wire", move |stop| receive(&socket, &ports, &shared, stop))?;
+        let stopper = Stopper::spawn("bgp-wire", move |stop| receive(&mut socket, &ports, &shared, stop))?;
         Ok(Self { stopper, log })
     }
 
@@ -94,15 +88,12 @@ impl Wire {
     }
 }
 
-fn packet_socket() -> Result<Socket> {
+fn packet_socket() -> Result<Stamped<Socket>> {
     const ALL: u16 = 3; // ETH_P_ALL
     let protocol = Protocol::from(i32::from(ALL.to_be()));
     let s = Socket::new(Domain::PACKET, Type::RAW.cloexec(), Some(protocol)).context("packet socket")?;
     s.attach_filter(&filter()).context("the packet socket's filter")?;
-    setsockopt(&s, sockopt::ReceiveTimestampns, &true)?;
-    setsockopt(&s, sockopt::ReceiveTimeout, &TimeVal::new(0, 50_000))?;
-    setsockopt(&s, sockopt::RcvBufForce, &(4 << 20))?;
-    Ok(s)
+    Stamped::new(s)
 }
 
 /// BGP's and BFD's ports as source or destination, IPv4 or IPv6: the clients' traffic isn't copied here.
@@ -144,23 +135,19 @@ struct Stream {
     bytes: Vec<u8>,
 }
 
-fn receive(socket: &Socket, ports: &HashMap<u32, Node>, log: &Mutex<Vec<Seen>>, stop: &dyn Fn() -> bool) -> Result<()> {
-    let mut buffer = vec![0_u8; 65_536];
-    let mut control = nix::cmsg_space!(nix::sys::time::TimeSpec);
+fn receive(
+    socket: &mut Stamped<Socket>,
+    ports: &HashMap<u32, Node>,
+    log: &Mutex<Vec<Seen>>,
+    stop: &dyn Fn() -> bool,
+) -> Result<()> {
     let mut streams: HashMap<Key, Stream> = HashMap::new();
     while !stop() {
-        let mut parts = [IoSliceMut::new(&mut buffer)];
-        let message = recvmsg::<LinkAddr>(socket.as_raw_fd(), &mut parts, Some(&mut control), MsgFlags::empty());
-        let Ok(message) = message else { continue }; // the timeout, or a port that went down
-        let stamp = message.cmsgs().ok().and_then(|mut all| {
-            all.find_map(|c| if let ControlMessageOwned::ScmTimestampns(t) = c { Some(t) } else { None })
-        });
-        let at = stamp.and_then(|t| when(t.tv_sec(), t.tv_nsec())).unwrap_or_else(now);
-        let Some(from) = message.address else { continue };
-        let length = message.bytes;
-        let by_node = from.pkttype() != OUTGOING;
-        let Some(&node) = ports.get(&u32::try_from(from.ifindex()).unwrap_or(0)) else { continue };
-        let Some(packet) = buffer.get(..length).and_then(Packet::of) else { continue };
+        let Some(frame) = socket.receive() else { continue };
+        // What the switch sends on a node's port is for the node.
+        let (at, by_node) = (frame.at, !frame.outgoing);
+        let Some(&node) = ports.get(&frame.ifindex) else { continue };
+        let Some(packet) = Packet::of(frame.bytes) else { continue };
         // A switch that has lost a node floods what is for it to the others.
         if Node::with_address(if by_node { packet.from } else { packet.to }) != Some(node) {
             continue;
@@ -283,23 +270,6 @@ impl<'a> Packet<'a> {
         }
         false
     }
-}
-
-/// A wall-clock time on the lab's clock; none if it lies ahead or more than 10 s back.
-fn when(seconds: i64, nanoseconds: i64) -> Option<Ns> {
-    let then = u64::try_from(seconds).ok()? * 1_000_000_000 + u64::try_from(nanoseconds).ok()?;
-    let (mut before, mut wall, mut after) = (0, 0, Ns::MAX);
-    // Both clocks at one moment: again if this thread was put aside in between.
-    for _ in 0..5 {
-        before = now();
-        wall = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok()?;
-        after = now();
-        if after - before < MS / 10 {
-            break;
-        }
-    }
-    let age = wall.checked_sub(then).filter(|age| *age < 10_000 * MS)?;
-    Some((before + (after - before) / 2).saturating_sub(age))
 }
 
 #[cfg(test)]

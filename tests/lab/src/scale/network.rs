@@ -2,11 +2,11 @@
 //! own between lb1 and lb2 for the channel (`peer`).
 
 use crate::clock::Ns;
-use crate::fabric::{Batch, Lb, ip_batch, sysctl, unique_prefix};
+use crate::fabric::{Batch, Lb, ip_batch, sysctl};
 use crate::netns::Netns;
 use crate::residue::Residue;
 use crate::scale::{host, own};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -27,12 +27,7 @@ pub(super) struct Network {
 
 impl Network {
     pub(super) fn up(segments: u16, keep: bool) -> Result<Self> {
-        let prefix = unique_prefix()?;
-        let directory = std::env::temp_dir().join(&prefix);
-        std::fs::create_dir(&directory).with_context(|| format!("create {}", directory.display()))?;
-        std::fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-        let residue = Residue { prefix, directory, keep_directory: keep };
-        residue.register();
+        let residue = Residue::create(keep)?;
         Self::build(&residue, segments).inspect_err(|_| residue.remove())
     }
 

@@ -1,5 +1,6 @@
 //! Holdfast itself: an agent per host from a copy of the binary, HAProxy started by the agent.
 
+use crate::agent;
 use crate::balancer::Kind;
 use crate::fabric::{Lb, wait_for};
 use crate::faults::Fault;
@@ -7,7 +8,6 @@ use crate::process::{Proc, Stat, children, kill_pid};
 use crate::subject::{Place, Subject};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use std::time::Duration;
 
 /// The pair.
@@ -15,12 +15,8 @@ use std::time::Duration;
 pub struct Holdfast {
     binary: PathBuf,
     daemons: [Option<Proc>; 2],
-    keys: Option<[Key; 2]>,
-}
-
-#[derive(Debug, Clone)]
-struct Key {
-    public: String,
+    /// Public keys of both.
+    keys: Option<[String; 2]>,
 }
 
 impl Holdfast {
@@ -62,23 +58,12 @@ impl Holdfast {
             place_binary(&self.binary, &program)?;
         }
         if place.channel && self.keys.is_none() {
-            self.keys = Some([self.keygen(place, Lb::Lb1)?, self.keygen(place, Lb::Lb2)?]);
+            let key = |lb| agent::keygen(&self.binary, &key_file(place, lb));
+            self.keys = Some([key(Lb::Lb1)?, key(Lb::Lb2)?]);
         }
         let toml = self.config(place, lb)?;
         std::fs::write(place.file(&format!("{}-holdfast.toml", lb.name())), toml)?;
         Ok(())
-    }
-
-    fn keygen(&self, place: &Place, lb: Lb) -> Result<Key> {
-        let file = key_file(place, lb);
-        let out = Command::new(&self.binary).arg("keygen").arg(&file).output().context("run holdfast keygen")?;
-        let said = checked(out, "holdfast keygen")?;
-        let public = said.split(|c: char| c.is_whitespace() || c == '"').find(|w| is_public_key(w));
-        let public = public.with_context(|| format!("holdfast keygen printed no public key: {said}"))?.to_owned();
-        if !file.exists() {
-            bail!("holdfast keygen wrote no {}", file.display());
-        }
-        Ok(Key { public })
     }
 
     fn config(&self, place: &Place, lb: Lb) -> Result<String> {
@@ -108,7 +93,7 @@ impl Holdfast {
                 key_file(place, lb).display(),
                 peer.name(),
                 peer.channel(),
-                keys[peer.index()].public
+                keys[peer.index()]
             );
         }
         Ok(t)
@@ -133,7 +118,7 @@ impl Holdfast {
     pub fn client(&self, place: &Place, lb: Lb, words: &[&str]) -> Result<String> {
         let mut c = place.fabric.lb(lb).command(&self.binary);
         c.args(words).args(Self::places(place, lb));
-        checked(c.output().context("run the client")?, &format!("holdfast {}", words.join(" ")))
+        agent::checked(c.output().context("run the client")?, &format!("holdfast {}", words.join(" ")))
     }
 
     /// The agent's process on `lb`, for commands that start and stop it themselves.
@@ -159,31 +144,9 @@ fn key_file(place: &Place, lb: Lb) -> PathBuf {
     place.file(&format!("{}-node.key", lb.name()))
 }
 
-fn is_public_key(word: &str) -> bool {
-    word.len() == 44
-        && word.ends_with('=')
-        && word.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'='))
-}
-
-fn checked(out: Output, what: &str) -> Result<String> {
-    let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    if !out.status.success() {
-        bail!("{what}: exit {}: {}", out.status.code().unwrap_or(-1), said.trim());
-    }
-    Ok(said)
-}
-
-fn same_program(a: i32, b: &Path) -> bool {
-    // A swapped binary shows as "… (deleted)".
-    std::fs::read_link(format!("/proc/{a}/exe"))
-        .is_ok_and(|p| p.to_string_lossy().trim_end_matches(" (deleted)") == b.to_string_lossy())
-}
-
 impl Subject for Holdfast {
     fn version(&self) -> String {
-        let out = Command::new(&self.binary).arg("--version").output();
-        let text = out.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default();
-        if text.is_empty() { "holdfast".into() } else { text }
+        agent::version(&self.binary)
     }
 
     fn lacks(&self, _fault: Fault) -> Option<String> {
@@ -205,11 +168,7 @@ impl Subject for Holdfast {
     }
 
     fn worker(&self, lb: Lb) -> Result<i32> {
-        let keeper = self.keeper(lb)?;
-        let exe = std::fs::read_link(format!("/proc/{keeper}/exe")).context("the keeper is gone")?;
-        let exe = PathBuf::from(exe.to_string_lossy().trim_end_matches(" (deleted)"));
-        let worker = children(keeper).into_iter().find(|s| same_program(s.pid, &exe));
-        Ok(worker.context("the keeper has no worker")?.pid)
+        agent::worker_of(self.keeper(lb)?)
     }
 
     fn agent(&self, lb: Lb) -> Vec<i32> {
@@ -275,8 +234,6 @@ impl Subject for Holdfast {
     }
 
     fn journal(&self, place: &Place, lb: Lb) -> Vec<String> {
-        let said = self.client(place, lb, &["events"]).unwrap_or_default();
-        let lines: Vec<String> = said.lines().map(str::to_owned).collect();
-        lines[lines.len().saturating_sub(40)..].to_vec()
+        agent::last_events(&self.client(place, lb, &["events"]).unwrap_or_default())
     }
 }

@@ -2,4 +2,5 @@
 
 pub mod address;
 pub mod reference;
+pub mod stamped;
 pub mod wire;

@@ -1,15 +1,15 @@
 //! Holdfast: an agent per node, HAProxy started by the agent, the peers' channel beside.
 
 use super::{Fault, Place, Speaker, haproxy};
+use crate::agent;
 use crate::bgp::net::{Node, ROUTER, VIP};
 use crate::bgp::router::{NODE_AS, ROUTER_AS};
 use crate::clock::{Ns, now};
 use crate::fabric::wait_for;
-use crate::process::{Proc, Stat, children};
+use crate::process::{Proc, Stat};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::process::{Command, Output};
 use std::time::Duration;
 
 /// The agents.
@@ -37,11 +37,7 @@ impl Holdfast {
 
     fn keygen(&mut self, place: &Place) -> Result<()> {
         for n in place.net.nodes().filter(|_| self.keys.is_empty()).collect::<Vec<_>>() {
-            let file = key_file(place, n);
-            let out = Command::new(&self.binary).arg("keygen").arg(&file).output().context("run holdfast keygen")?;
-            let said = checked(out, "holdfast keygen")?;
-            let key = said.split(|c: char| c.is_whitespace() || c == '"').find(|w| w.len() == 44 && w.ends_with('='));
-            self.keys.insert(n, key.with_context(|| format!("holdfast keygen printed no key: {said}"))?.to_owned());
+            self.keys.insert(n, agent::keygen(&self.binary, &key_file(place, n))?);
         }
         Ok(())
     }
@@ -86,7 +82,7 @@ impl Holdfast {
     fn client(&self, place: &Place, node: Node, words: &[&str]) -> Result<String> {
         let mut c = place.net.node(node).command(&self.binary);
         c.args(words).args(Self::places(place, node));
-        checked(c.output().context("run the client")?, &format!("holdfast {}", words.join(" ")))
+        agent::checked(c.output().context("run the client")?, &format!("holdfast {}", words.join(" ")))
     }
 
     fn keeper(&self, node: Node) -> Result<i32> {
@@ -98,19 +94,9 @@ fn key_file(place: &Place, node: Node) -> PathBuf {
     place.net.file(&format!("{}-node.key", node.name()))
 }
 
-fn checked(out: Output, what: &str) -> Result<String> {
-    let said = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-    if !out.status.success() {
-        bail!("{what}: exit {}: {}", out.status.code().unwrap_or(-1), said.trim());
-    }
-    Ok(said)
-}
-
 impl Speaker for Holdfast {
     fn version(&self) -> String {
-        let out = Command::new(&self.binary).arg("--version").output();
-        let text = out.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned()).unwrap_or_default();
-        if text.is_empty() { "holdfast".into() } else { text }
+        agent::version(&self.binary)
     }
 
     fn lacks(&self, _fault: Fault) -> Option<String> {
@@ -138,11 +124,7 @@ impl Speaker for Holdfast {
     }
 
     fn worker(&self, node: Node) -> Result<i32> {
-        let keeper = self.keeper(node)?;
-        let exe = |pid: i32| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-        let own = exe(keeper).context("the keeper is gone")?;
-        let worker = children(keeper).into_iter().find(|s| exe(s.pid).is_some_and(|e| e == own));
-        Ok(worker.context("the keeper has no worker")?.pid)
+        agent::worker_of(self.keeper(node)?)
     }
 
     fn mend_balancer(&mut self, place: &Place, node: Node) -> Result<()> {
@@ -169,9 +151,7 @@ impl Speaker for Holdfast {
     }
 
     fn journal(&self, place: &Place, node: Node) -> Vec<String> {
-        let said = self.client(place, node, &["events"]).unwrap_or_else(|e| format!("{e:#}"));
-        let lines: Vec<String> = said.lines().map(str::to_owned).collect();
-        lines[lines.len().saturating_sub(40)..].to_vec()
+        agent::last_events(&self.client(place, node, &["events"]).unwrap_or_else(|e| format!("{e:#}")))
     }
 }
 

@@ -5,11 +5,9 @@ pub mod holdfast;
 
 use super::net::{BACKENDS, Net, Node};
 use super::router::Bfd;
+use crate::balancer;
 use crate::clock::Ns;
-use crate::env::{Lacks, find_program};
-use crate::fabric::BACKEND_PORT;
-use anyhow::{Context, Result, bail};
-use std::fmt::Write as _;
+use anyhow::Result;
 
 /// Which speaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, serde::Deserialize)]
@@ -119,22 +117,6 @@ pub trait Speaker {
 /// # Errors
 /// HAProxy isn't installed, or the file can't be written.
 pub fn haproxy(net: &Net, node: Node) -> Result<Vec<String>> {
-    let Some(program) = find_program("haproxy") else { bail!(Lacks("haproxy".into())) };
-    let file = net.file(&format!("{}-haproxy.cfg", node.name()));
-    let mut t = format!(
-        "global\n    maxconn 4000\n    nbthread 1\n\
-         defaults\n    mode http\n    timeout connect 1s\n    timeout client 30s\n    timeout server 30s\n    \
-         timeout http-keep-alive 30s\n\
-         frontend web\n    bind *:80\n    \
-         http-request return status 200 content-type text/plain string ok if {{ path /healthz }}\n    \
-         http-response set-header x-lb {}\n    default_backend pool\n\
-         backend pool\n    balance roundrobin\n",
-        node.name()
-    );
-    for (b, n) in BACKENDS.iter().zip(1..) {
-        let _ = writeln!(t, "    server b{n} {b}:{BACKEND_PORT}");
-    }
-    std::fs::write(&file, t).context("write HAProxy's configuration")?;
-    let text = |p: std::path::PathBuf| p.to_string_lossy().into_owned();
-    Ok([text(program), "-db".into(), "-f".into(), text(file)].into())
+    let name = node.name();
+    balancer::haproxy(net.file(&format!("{name}-haproxy.cfg")), &name, &BACKENDS)
 }
