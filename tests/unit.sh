@@ -34,6 +34,14 @@ mutations() {
   HOLDFAST_MUTATIONS=${HOLDFAST_MUTATIONS:-10000000} run $profile sim -p holdfast-bgp --test wire no_mutated_message
 }
 
+# What a BFD session costs beside BIRD's, optimised: the everyday build says nothing about that.
+session_cost() {
+  local profile=--profile
+  if cargo nextest --version >/dev/null 2>&1; then profile=--cargo-profile; fi
+  cargo build --locked --profile demo -p holdfast --example keeper_pair
+  run $profile demo -p holdfast --test keeper_bfd a_packet_costs_one_wake_up
+}
+
 # Other people's BGP decoders against ours: a workspace of its own (tests/oracles).
 oracles() {
   CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/oracles run --manifest-path tests/oracles/Cargo.toml
@@ -55,10 +63,12 @@ case "$what" in
     ;;
   full)
     export HOLDFAST_CASES=${HOLDFAST_CASES:-20}
+    export HOLDFAST_BUSY_SECONDS=${HOLDFAST_BUSY_SECONDS:-600} # eight busy loops beside a BFD session
     agent
     run --workspace --exclude holdfast-sim
     simulator 500 # times HOLDFAST_CASES
     mutations
+    session_cost
     oracles
     ;;
   *) echo "unknown argument '$what'; accepted: nothing, quick, full" >&2; exit 4 ;;

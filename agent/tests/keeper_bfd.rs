@@ -327,45 +327,101 @@ neighbor 10.99.0.1 local 10.99.0.2 multihop yes;"#;
     });
 }
 
+/// Said in the long tests: how long the busy loops run, and that what it costs is compared, not only printed.
+fn busy_seconds() -> Option<u64> {
+    std::env::var("HOLDFAST_BUSY_SECONDS").ok().and_then(|n| n.parse().ok())
+}
+
+/// Gives a process fixed real-time priority, where the host permits it: it isn't what is tested.
+fn prefer(pid: u32, priority: u8) {
+    let words = ["-f", "-p", &priority.to_string(), &pid.to_string()].map(str::to_owned);
+    let _ = Command::new("chrt").args(words).output();
+}
+
 /// Facts, complaint 37: eight busy loops for some seconds (`make full` runs ten minutes of it).
 #[test]
 fn busy_loops_cause_no_flap() {
     let Some(mut scene) = Scene::new("busy") else { return };
     let Some(bird) = Bird::start(&scene, SINGLE) else { return };
-    // The router isn't what is tested here.
-    let prefer = ["-f", "-p", "30", &bird.process.0.id().to_string()].map(str::to_owned);
-    let _ = Command::new("chrt").args(prefer).output();
+    prefer(bird.process.0.id(), 30);
     scene.start();
+    // It only writes down when the keeper lost the router.
+    prefer(scene.worker(), 20);
     scene.want("r1 - 10.99.0.2 v0 50 3 false 255\n");
     scene.wait_state("r1", "Up");
     bird.is(&[(US[0], "Up", 50, 150)]);
-    let seconds = std::env::var("HOLDFAST_BUSY_SECONDS").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
+    let seconds = busy_seconds().unwrap_or(8);
     let spin = || Process(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("started"));
     let loops: Vec<Process> = (0..8).map(|_| spin()).collect();
-    let late = watch_lateness(Duration::from_secs(seconds));
+    let seen = watch(Duration::from_secs(seconds), || scene.reports("r1", "Down") - 1);
     drop(loops);
     let lost = scene.reports("r1", "Down") - 1;
+    let excused = seen.excused();
+    let worst = seen.late.iter().map(|(_, late)| *late).max().unwrap_or_default();
     println!(
-        "{lost} losses in {seconds} s of 8 busy loops; a thread with the keeper's rights was {late:?} late at worst"
+        "{lost} losses in {seconds} s of 8 busy loops, {excused} of them where the machine stood still; a thread with \
+         the keeper's rights was {worst:?} late at worst"
     );
-    // What stood still was the machine, not our scheduling.
-    assert!(lost == 0 || late > Duration::from_millis(50), "{lost} losses");
+    assert_eq!(excused, lost, "losses at {:?}, late {:?}", seen.losses, seen.late);
 }
 
-/// How late a real-time thread is at worst meanwhile: the machine's own doing.
-fn watch_lateness(span: Duration) -> Duration {
-    let thread = std::thread::spawn(move || {
-        let _ = holdfast::os::sched::realtime(holdfast::os::sched::KEEPER_PRIORITY);
-        let end = Instant::now() + span;
-        let mut worst = Duration::ZERO;
-        while Instant::now() < end {
-            let due = Instant::now() + Duration::from_millis(5);
-            std::thread::sleep(Duration::from_millis(5));
-            worst = worst.max(Instant::now().saturating_duration_since(due));
+/// What a thread with the keeper's rights saw.
+struct Watched {
+    /// When it came late, and by how much; empty where the host permits no real-time priority.
+    late: Vec<(Instant, Duration)>,
+    /// When the router was lost.
+    losses: Vec<Instant>,
+}
+
+impl Watched {
+    /// The losses for which the machine, not our scheduling, is to blame: it stood still within the detection time.
+    fn excused(&self) -> usize {
+        const STILL: Duration = Duration::from_millis(50);
+        const DETECTION: Duration = Duration::from_millis(150);
+        let still = |loss: &Instant| {
+            let before = |at: &Instant| at <= loss && *loss - *at <= DETECTION;
+            self.late.iter().any(|(at, late)| *late > STILL && before(at))
+        };
+        self.losses.iter().filter(|loss| still(loss)).count()
+    }
+}
+
+/// Watches for so long the machine itself, and the number of losses.
+fn watch(span: Duration, losses: impl Fn() -> usize + Send) -> Watched {
+    const STEP: Duration = Duration::from_millis(5);
+    const NOTED: Duration = Duration::from_millis(5);
+    let look = move || {
+        let permitted = holdfast::os::sched::realtime(holdfast::os::sched::KEEPER_PRIORITY);
+        let mut seen = Watched { late: Vec::new(), losses: Vec::new() };
+        let mut last = Instant::now();
+        let end = last + span;
+        while last < end {
+            std::thread::sleep(STEP.saturating_sub(last.elapsed()));
+            let now = Instant::now();
+            let late = now.saturating_duration_since(last + STEP);
+            if permitted.is_ok() && late > NOTED {
+                seen.late.push((now, late));
+            }
+            last = now;
+            seen.losses.resize(losses(), now);
         }
-        worst
-    });
-    thread.join().expect("no panic")
+        seen
+    };
+    std::thread::scope(|threads| threads.spawn(look).join().expect("no panic"))
+}
+
+#[test]
+fn a_loss_is_excused_by_a_machine_that_stood_still_just_before_it_and_by_nothing_else() {
+    let start = Instant::now();
+    let at = |ms| start + Duration::from_millis(ms);
+    let excused = |late: &[(u64, u64)], losses: &[u64]| {
+        let late = late.iter().map(|(t, by)| (at(*t), Duration::from_millis(*by))).collect();
+        Watched { late, losses: losses.iter().map(|t| at(*t)).collect() }.excused()
+    };
+    assert_eq!(excused(&[(1000, 60)], &[1000, 1150]), 2);
+    assert_eq!(excused(&[(1000, 60)], &[999, 1151]), 0);
+    assert_eq!(excused(&[(1000, 50)], &[1010]), 0);
+    assert_eq!(excused(&[], &[1000]), 0);
 }
 
 /// Two wake-ups per interval, one for what comes and one for what goes, and two system calls for each.
@@ -384,31 +440,39 @@ fn a_packet_costs_one_wake_up() {
     let wakes = |pid: u32| {
         sum(pid, "status", |text| text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")))
     };
-    let span = Duration::from_secs(5);
-    let measure = |pid: u32| {
-        let before = (cost(pid), wakes(pid));
+    let span = Duration::from_secs(if busy_seconds().is_some() { 30 } else { 5 });
+    // Both at once: what else the machine does costs both.
+    let processes = [scene.keeper(), bird.process.0.id()];
+    let measure = || {
+        let now = || processes.map(|pid| (cost(pid), wakes(pid)));
+        let before = now();
         std::thread::sleep(span);
-        (cost(pid) - before.0, wakes(pid) - before.1)
+        let after = now();
+        [0, 1].map(|i| (after[i].0 - before[i].0, after[i].1 - before[i].1))
     };
-    let idle = measure(scene.keeper());
+    let idle = measure();
     scene.want("r1 - 10.99.0.2 v0 50 3 false 255\n");
     scene.wait_state("r1", "Up");
     bird.is(&[(US[0], "Up", 50, 150)]);
-    let busy = measure(scene.keeper());
-    let router = measure(bird.process.0.id());
+    let busy = measure();
     let share = |ns: u64| ns as f64 / span.as_nanos() as f64 * 100.0;
-    let wakes = busy.1.saturating_sub(idle.1);
+    let [ours, birds] = [0, 1].map(|i| (busy[i].0.saturating_sub(idle[i].0), busy[i].1.saturating_sub(idle[i].1)));
     println!(
-        "keeper idle {:.3} % of a core, {} wake-ups; with a session {:.3} %, {}; BIRD {:.3} %, {}",
-        share(idle.0),
-        idle.1,
-        share(busy.0),
-        busy.1,
-        share(router.0),
-        router.1,
+        "keeper idle {:.3} % of a core, {} wake-ups, its session {:.3} %, {}; BIRD's session {:.3} %, {}",
+        share(idle[0].0),
+        idle[0].1,
+        share(ours.0),
+        ours.1,
+        share(birds.0),
+        birds.1,
     );
     // 20 intervals a second of 75 to 100 % make 23 packets each way.
-    assert!((150..=300).contains(&wakes), "{wakes} wake-ups in 5 s");
+    let seconds = span.as_secs();
+    assert!((30 * seconds..=60 * seconds).contains(&ours.1), "{} wake-ups in {span:?}", ours.1);
+    // Only an optimised program says what it costs, and beside other tests that says little (tests/unit.sh full).
+    if busy_seconds().is_some() && !cfg!(debug_assertions) {
+        assert!(ours.0 <= birds.0, "our session took {} ns of CPU in {span:?}, BIRD's {}", ours.0, birds.0);
+    }
 }
 
 /// FRR asks for its own way into a namespace: zebra tells it of interfaces.
