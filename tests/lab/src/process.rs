@@ -4,6 +4,7 @@ use crate::clock::{Ns, now};
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -140,6 +141,19 @@ impl Drop for Proc {
             self.kill();
         }
     }
+}
+
+/// The last lines of a file.
+#[must_use]
+pub fn tail(file: &Path, lines: usize) -> String {
+    let text = std::fs::read(file).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default();
+    let all: Vec<&str> = text.lines().collect();
+    let kept = all.get(all.len().saturating_sub(lines)..).unwrap_or_default();
+    let mut t = format!("--- {}\n", file.display());
+    kept.iter().for_each(|l| {
+        let _ = writeln!(t, "    {l}");
+    });
+    t
 }
 
 /// Every pid in /proc.

@@ -2,14 +2,14 @@
 
 use anyhow::{Result, bail};
 use holdfast_lab::bgp::net::{Net, Node, ROUTER};
-use holdfast_lab::bgp::router::{Neighbour, Remote, Router, Setup, find, tail};
+use holdfast_lab::bgp::router::{Neighbour, Remote, Router, Setup, find};
 use holdfast_lab::netns::Netns;
-use holdfast_lab::process::Proc;
+use holdfast_lab::process::{Proc, tail};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// The daemon.
@@ -17,7 +17,7 @@ use std::time::Duration;
 pub struct Exabgp {
     ns: Netns,
     setup: Setup,
-    daemon: Option<Proc>,
+    daemons: Vec<Proc>,
     file: PathBuf,
     heard: PathBuf,
     helper: PathBuf,
@@ -36,7 +36,7 @@ impl Exabgp {
         // The shell stays, and with it the helper's own output: ExaBGP ends a helper that closes that.
         std::fs::write(&helper, format!("#!/bin/sh\ncat >> {}\ntrue\n", heard.display()))?;
         std::fs::set_permissions(&helper, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-        Ok(Self { ns: net.ns("rt"), setup, daemon: None, file, heard, helper, log })
+        Ok(Self { ns: net.ns("rt"), setup, daemons: Vec::new(), file, heard, helper, log })
     }
 
     fn configuration(&self) -> String {
@@ -74,16 +74,20 @@ impl Exabgp {
         );
     }
 
+    /// What the helper wrote down.
+    fn state(&self) -> (bool, BTreeSet<IpAddr>) {
+        state(&std::fs::read_to_string(&self.heard).unwrap_or_default())
+    }
+
     /// Whether the last it heard of that host is that there is a route.
     #[must_use]
     pub fn has(&self, vip: IpAddr) -> bool {
-        state(&self.heard).1.contains(&vip)
+        self.state().1.contains(&vip)
     }
 }
 
 /// Whether a session is up, and the hosts that were announced in it, by what was written down.
-fn state(file: &Path) -> (bool, BTreeSet<IpAddr>) {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
+fn state(text: &str) -> (bool, BTreeSet<IpAddr>) {
     let (mut up, mut hosts) = (false, BTreeSet::new());
     for line in text.lines().filter_map(|l| serde_json::from_str::<Value>(l).ok()) {
         let neighbor = &line["neighbor"];
@@ -134,7 +138,7 @@ impl Router for Exabgp {
         ] {
             c.env(format!("exabgp_{key}"), value);
         }
-        self.daemon = Some(Proc::start("exabgp on rt", c, &self.log)?);
+        self.daemons = vec![Proc::start("exabgp on rt", c, &self.log)?];
         std::thread::sleep(Duration::from_millis(500));
         if !self.alive() {
             bail!("exabgp ended at once: {}", tail(&self.log, 12));
@@ -142,20 +146,12 @@ impl Router for Exabgp {
         Ok(())
     }
 
-    fn kill(&mut self) {
-        if let Some(mut d) = self.daemon.take() {
-            d.kill();
-        }
-    }
-
-    fn stop(&mut self) {
-        if let Some(mut d) = self.daemon.take() {
-            d.stop(Duration::from_secs(5));
-        }
+    fn daemons(&mut self) -> &mut Vec<Proc> {
+        &mut self.daemons
     }
 
     fn established(&self, _node: Node) -> bool {
-        state(&self.heard).0
+        self.state().0
     }
 
     fn bfd_up(&self, _node: Node) -> bool {
@@ -169,10 +165,6 @@ impl Router for Exabgp {
     fn told(&self) -> String {
         format!("{}{}", tail(&self.heard, 10), tail(&self.log, 25))
     }
-
-    fn alive(&mut self) -> bool {
-        self.daemon.as_mut().is_some_and(Proc::alive)
-    }
 }
 
 #[cfg(test)]
@@ -181,20 +173,17 @@ mod tests {
 
     #[test]
     fn what_was_heard_last_counts_and_a_session_that_ends_takes_its_routes_along() {
-        let file = std::env::temp_dir().join(format!("holdfast-exabgp-{}", std::process::id()));
         let update = |what: &str| format!("{{\"neighbor\":{{\"message\":{{\"update\":{what}}}}}}}\n");
         let up = "{\"neighbor\":{\"state\":\"up\"}}\n";
         let come = update("{\"announce\":{\"ipv4 unicast\":{\"10.60.0.11\":[{\"nlri\":\"10.99.0.1/32\"}]}}}");
         let go = update("{\"withdraw\":{\"ipv4 unicast\":[{\"nlri\":\"10.99.0.1/32\"}]}}");
         let down = "{\"neighbor\":{\"state\":\"down\"}}\n";
         let of = |text: String| {
-            std::fs::write(&file, text).expect("a temporary file");
-            let (up, hosts) = state(&file);
+            let (up, hosts) = state(&text);
             (up, hosts.len())
         };
         assert_eq!(of(format!("{up}{come}")), (true, 1));
         assert_eq!(of(format!("{up}{come}{go}")), (true, 0));
         assert_eq!(of(format!("{up}{come}{down}")), (false, 0));
-        let _gone = std::fs::remove_file(&file);
     }
 }

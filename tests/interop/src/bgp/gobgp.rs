@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result, bail};
 use holdfast_lab::bgp::net::{Net, Node, ROUTER};
-use holdfast_lab::bgp::router::{Neighbour, Remote, Router, Setup, find, tail};
+use holdfast_lab::bgp::router::{Neighbour, Remote, Router, Setup, find};
 use holdfast_lab::fabric::wait_for;
 use holdfast_lab::netns::Netns;
-use holdfast_lab::process::Proc;
+use holdfast_lab::process::{Proc, tail};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use std::time::Duration;
 pub struct Gobgp {
     ns: Netns,
     setup: Setup,
-    daemon: Option<Proc>,
+    daemons: Vec<Proc>,
     file: PathBuf,
     log: PathBuf,
 }
@@ -33,7 +33,7 @@ impl Gobgp {
         Ok(Self {
             ns: net.ns("rt"),
             setup,
-            daemon: None,
+            daemons: Vec::new(),
             file: net.file("rt-gobgp.toml"),
             log: net.file("rt-gobgp.log"),
         })
@@ -109,7 +109,7 @@ impl Router for Gobgp {
         std::fs::write(&self.file, self.configuration())?;
         let mut c = self.ns.command(find("gobgpd")?);
         c.args(["-t", "toml", "--api-hosts", "127.0.0.1:50051", "-f"]).arg(&self.file);
-        self.daemon = Some(Proc::start("gobgpd on rt", c, &self.log)?);
+        self.daemons = vec![Proc::start("gobgpd on rt", c, &self.log)?];
         let answers = || Ok(self.ask(&["neighbor"]).is_ok_and(|v| !v.is_null()));
         if !wait_for(Duration::from_secs(15), Duration::from_millis(50), answers)? {
             bail!("gobgpd doesn't answer: {}", tail(&self.log, 5));
@@ -117,16 +117,8 @@ impl Router for Gobgp {
         Ok(())
     }
 
-    fn kill(&mut self) {
-        if let Some(mut d) = self.daemon.take() {
-            d.kill();
-        }
-    }
-
-    fn stop(&mut self) {
-        if let Some(mut d) = self.daemon.take() {
-            d.stop(Duration::from_secs(5));
-        }
+    fn daemons(&mut self) -> &mut Vec<Proc> {
+        &mut self.daemons
     }
 
     fn established(&self, node: Node) -> bool {
@@ -147,9 +139,5 @@ impl Router for Gobgp {
     fn told(&self) -> String {
         let said = self.ask(&["neighbor"]).map_or_else(|e| format!("{e:#}"), |v| v.to_string());
         format!("{said}\n{}", tail(&self.log, 25))
-    }
-
-    fn alive(&mut self) -> bool {
-        self.daemon.as_mut().is_some_and(Proc::alive)
     }
 }

@@ -175,7 +175,7 @@ fn last_lines(directory: &std::path::Path) -> String {
         std::fs::read_dir(directory).into_iter().flatten().filter_map(|e| Some(e.ok()?.path())).collect();
     files.sort();
     let logs = files.iter().filter(|f| f.extension().is_some_and(|e| e == "log" || e == "err"));
-    logs.map(|f| router::tail(f, 12)).filter(|t| t.lines().count() > 1).collect()
+    logs.map(|f| crate::process::tail(f, 12)).filter(|t| t.lines().count() > 1).collect()
 }
 
 /// Runs `drill` until it has `o.repeat` valid runs, an error ends it, or too many were void.

@@ -1,10 +1,10 @@
 //! BIRD 2 as the router.
 
-use super::{Neighbour, Remote, Router, Setup, find, tail};
+use super::{Neighbour, Remote, Router, Setup, find};
 use crate::bgp::net::{Net, Node, ROUTER};
 use crate::fabric::wait_for;
 use crate::netns::Netns;
-use crate::process::Proc;
+use crate::process::{Proc, tail};
 use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use std::time::Duration;
 pub struct Bird {
     ns: Netns,
     setup: Setup,
-    daemon: Option<Proc>,
+    daemons: Vec<Proc>,
     home: PathBuf,
     started: bool,
 }
@@ -30,7 +30,7 @@ impl Bird {
         find("bird")?;
         let home = net.file("rt-bird");
         std::fs::create_dir_all(&home)?;
-        Ok(Self { ns: net.ns("rt"), setup, daemon: None, home, started: false })
+        Ok(Self { ns: net.ns("rt"), setup, daemons: Vec::new(), home, started: false })
     }
 
     fn configuration(&self) -> String {
@@ -133,23 +133,15 @@ impl Router for Bird {
             c.arg("-R"); // it waits for its peers before it touches the kernel's routes
         }
         self.started = true;
-        self.daemon = Some(Proc::start("bird on rt", c, &self.home.join("out.log"))?);
+        self.daemons = vec![Proc::start("bird on rt", c, &self.home.join("out.log"))?];
         if !wait_for(Duration::from_secs(10), Duration::from_millis(10), || Ok(self.ask("show status").is_ok()))? {
             bail!("bird doesn't answer: {}", tail(&self.home.join("out.log"), 5));
         }
         Ok(())
     }
 
-    fn kill(&mut self) {
-        if let Some(mut d) = self.daemon.take() {
-            d.kill();
-        }
-    }
-
-    fn stop(&mut self) {
-        if let Some(mut d) = self.daemon.take() {
-            d.stop(Duration::from_secs(5));
-        }
+    fn daemons(&mut self) -> &mut Vec<Proc> {
+        &mut self.daemons
     }
 
     fn established(&self, node: Node) -> bool {
@@ -172,9 +164,5 @@ impl Router for Bird {
         let asked = ["show protocols all", "show bfd sessions", "show route all"];
         let said = asked.map(|q| self.ask(q).unwrap_or_else(|e| format!("{e:#}\n"))).concat();
         format!("{said}{}", tail(&self.home.join("bird.log"), 25))
-    }
-
-    fn alive(&mut self) -> bool {
-        self.daemon.as_mut().is_some_and(Proc::alive)
     }
 }

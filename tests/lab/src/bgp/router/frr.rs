@@ -1,10 +1,10 @@
 //! FRR as the router: zebra, bgpd and, where sessions have BFD, bfdd.
 
-use super::{Neighbour, Remote, Router, Setup, find, tail};
+use super::{Neighbour, Remote, Router, Setup, find};
 use crate::bgp::net::{Net, Node, ROUTER};
 use crate::fabric::wait_for;
 use crate::netns::Netns;
-use crate::process::Proc;
+use crate::process::{Proc, tail};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -176,21 +176,8 @@ impl Router for Frr {
         self.daemon("bgpd", &bgpd, &["-p", "179"])
     }
 
-    fn kill(&mut self) {
-        for d in &self.daemons {
-            let _gone = d.fd().signal(rustix::process::Signal::STOP);
-        }
-        self.daemons.iter_mut().for_each(|d| {
-            d.kill();
-        });
-        self.daemons.clear();
-    }
-
-    fn stop(&mut self) {
-        self.daemons.iter_mut().rev().for_each(|d| {
-            d.stop(Duration::from_secs(5));
-        });
-        self.daemons.clear();
+    fn daemons(&mut self) -> &mut Vec<Proc> {
+        &mut self.daemons
     }
 
     fn established(&self, node: Node) -> bool {
@@ -214,9 +201,5 @@ impl Router for Frr {
             ["show bgp neighbors", "show bfd peers", "show bgp ipv4 unicast", "show bgp ipv6 unicast", "show ip route"];
         let said = asked.map(|q| self.ask(&[q]).unwrap_or_else(|e| format!("{e:#}\n"))).concat();
         format!("{said}{}{}", tail(&self.home.join("bgpd.log"), 25), tail(&self.home.join("zebra.log"), 10))
-    }
-
-    fn alive(&mut self) -> bool {
-        !self.daemons.is_empty() && self.daemons.iter_mut().all(Proc::alive)
     }
 }

@@ -5,10 +5,11 @@ pub mod frr;
 
 use super::net::{Net, Node, ROUTER};
 use crate::env::{Lacks, find_program};
+use crate::process::Proc;
 use anyhow::{Result, bail};
-use std::fmt::Write as _;
+use rustix::process::Signal;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The router's AS.
 pub const ROUTER_AS: u32 = 65_000;
@@ -150,10 +151,17 @@ pub trait Router {
     /// # Errors
     /// A program can't be started, or says nothing within 10 s.
     fn start(&mut self) -> Result<()>;
-    /// SIGKILL for all of it, at once.
-    fn kill(&mut self);
-    /// Stops it in order.
-    fn stop(&mut self);
+    /// Its processes; none: it wasn't started, or was killed.
+    fn daemons(&mut self) -> &mut Vec<Proc>;
+    /// SIGKILL for all of it, at once: none sees another one go.
+    fn kill(&mut self) {
+        for d in self.daemons().iter() {
+            let _gone = d.fd().signal(Signal::STOP);
+        }
+        for mut d in self.daemons().drain(..) {
+            d.kill();
+        }
+    }
     /// Whether its session with `node` is established.
     fn established(&self, node: Node) -> bool;
     /// Whether its BFD session with `node` is up.
@@ -166,7 +174,9 @@ pub trait Router {
     /// What it says of its sessions and routes, for people.
     fn told(&self) -> String;
     /// Whether it still runs.
-    fn alive(&mut self) -> bool;
+    fn alive(&mut self) -> bool {
+        !self.daemons().is_empty() && self.daemons().iter_mut().all(Proc::alive)
+    }
 }
 
 /// The version, for reports; its name where it isn't installed.
@@ -193,17 +203,4 @@ pub fn find(name: &str) -> Result<PathBuf> {
         Some(program) => Ok(program),
         None => bail!(Lacks(format!("{name} (packages frr, bird2, gobgpd, exabgp)"))),
     }
-}
-
-/// The last lines of a file.
-#[must_use]
-pub fn tail(file: &Path, lines: usize) -> String {
-    let text = std::fs::read(file).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default();
-    let all: Vec<&str> = text.lines().collect();
-    let kept = all.get(all.len().saturating_sub(lines)..).unwrap_or_default();
-    let mut t = format!("--- {}\n", file.display());
-    kept.iter().for_each(|l| {
-        let _ = writeln!(t, "    {l}");
-    });
-    t
 }
