@@ -30,6 +30,7 @@ pub mod metrics;
 pub mod netns;
 pub mod process;
 pub mod record;
+pub mod repeat;
 pub mod report;
 pub mod residue;
 pub mod responder;

@@ -2,7 +2,7 @@
 
 use crate::balancer::Kind;
 use crate::clock::{MS, Ns, ms_between};
-use crate::drills::{Drill, Expect, Of, TWIN};
+use crate::drills::{Drill, Expect, Of};
 use crate::fabric::{Lb, VRID};
 use crate::faults::Fault;
 use crate::load::fresh;
@@ -10,7 +10,7 @@ use crate::metrics::{
     Advert, Answer, Class, Flow, GRACE, Held, Sample, Span, Spread, advert_lateness_ms, broken_flows, dual_advertisers,
     dual_holders, outage, percentile, role_changes, total_ms,
 };
-use crate::run::{Options, UDP_INTERVAL};
+use crate::run::UDP_INTERVAL;
 use crate::watch::{address::POLL, reference::VOID, wire};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
@@ -98,13 +98,15 @@ pub struct Report {
     pub machine: String,
     /// All runs, void ones too.
     pub runs: Vec<Run>,
+    /// Valid runs that were wanted.
+    pub wanted: usize,
     /// Runs that broke off.
     pub errors: Vec<String>,
     /// Why it can't be run with this subject.
     pub skipped: Option<String>,
     /// Each expectation: text, whether it held.
     pub verdicts: Vec<(String, bool)>,
-    /// All of them held, in at least one valid run, and nothing broke off.
+    /// All of them held, in as many valid runs as were wanted, and nothing broke off.
     pub pass: bool,
 }
 
@@ -223,20 +225,8 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
     }
     set("role_changes", Some(role_changes(&m.wire.adverts, VRID, during) as f64));
 
-    let n = outage(&m.fresh.samples, m.interval, noise);
-    set("noise_failed", Some(n.failed as f64));
     set("noise_role_changes", Some(role_changes(&m.wire.adverts, VRID, noise) as f64));
-    set("noise_outage_ms", Some(n.longest_ms));
     set("noise_udp_outage_ms", Some(outage(&m.udp, UDP_INTERVAL, noise).longest_ms));
-    let latency: Vec<f64> = m
-        .fresh
-        .samples
-        .iter()
-        .filter(|s| noise.holds(s.sent) && s.class == Class::Ok)
-        .map(|s| ms_between(s.sent, s.done))
-        .collect();
-    set("noise_latency_p50_ms", percentile(&latency, 0.5));
-    set("noise_latency_p99_ms", percentile(&latency, 0.99));
     let late = advert_lateness_ms(&m.wire.adverts, loser.front(), interval, noise);
     let tenth = ms_between(0, interval) / 10.0;
     set("late_adverts", Some(late.iter().filter(|&&l| l > tenth).count() as f64));
@@ -245,16 +235,31 @@ pub fn figures(m: &Measured, drill: &Drill) -> Run {
         let busy = advert_lateness_ms(&m.wire.adverts, loser.front(), interval, during);
         set("advert_late_max_ms", percentile(&busy, 1.0));
     }
-    let worst =
-        |l: &[(Ns, Ns)]| l.iter().filter(|(t, _)| *t >= m.steady && *t < m.end).map(|(_, l)| *l).max().unwrap_or(0);
-    let (machine, prober) = (worst(&m.late), worst(&m.fresh.late));
-    set("machine_late_ms", Some(ms_between(0, machine)));
-    set("prober_late_ms", Some(ms_between(0, prober)));
+    ground(&mut run, &m.fresh, m.interval, &m.late, noise, m.end);
+    run.timeline = timeline(m, back, &o);
+    run
+}
+
+/// What all figures of a run stand on: the clients' service in the second before the fault (`noise`), and how late the
+/// machine and the clients were from then until `end`. Lateness may void the run.
+pub(crate) fn ground(run: &mut Run, fresh: &fresh::Log, interval: Ns, late: &[(Ns, Ns)], noise: Span, end: Ns) {
+    let n = outage(&fresh.samples, interval, noise);
+    let quiet = fresh.samples.iter().filter(|s| noise.holds(s.sent) && s.class == Class::Ok);
+    let latency: Vec<f64> = quiet.map(|s| ms_between(s.sent, s.done)).collect();
+    let all = Span { to: end, ..noise };
+    let worst = |l: &[(Ns, Ns)]| l.iter().filter(|(t, _)| all.holds(*t)).map(|(_, l)| *l).max().unwrap_or(0);
+    let (machine, prober) = (worst(late), worst(&fresh.late));
+    run.numbers.extend([
+        ("noise_failed", Some(n.failed as f64)),
+        ("noise_outage_ms", Some(n.longest_ms)),
+        ("noise_latency_p50_ms", percentile(&latency, 0.5)),
+        ("noise_latency_p99_ms", percentile(&latency, 0.99)),
+        ("machine_late_ms", Some(ms_between(0, machine))),
+        ("prober_late_ms", Some(ms_between(0, prober))),
+    ]);
     if machine.max(prober) > VOID {
         run.void = Some(format!("the machine was {:.0} ms late", ms_between(0, machine.max(prober))));
     }
-    run.timeline = timeline(m, back, &o);
-    run
 }
 
 /// How much later than three intervals and its skew time after the last advert that it can have heard the winner
@@ -329,18 +334,19 @@ fn timeline(m: &Measured, back: Ns, o: &crate::metrics::Outage) -> Vec<(f64, Str
 }
 
 impl Report {
-    /// An empty one.
+    /// An empty one: as a drill is run when nothing else is said.
     #[must_use]
-    pub fn new(drill: &Drill, version: &str, balancer: Kind, channel: bool, o: &Options) -> Self {
+    pub fn new(scenario: &str, subject: String, balancer: Kind) -> Self {
         Self {
-            scenario: drill.name.into(),
-            subject: version.into(),
+            scenario: scenario.into(),
+            subject,
             balancer: balancer.version(),
-            channel,
-            twin: o.twin,
-            strict: o.strict,
+            channel: false,
+            twin: false,
+            strict: false,
             machine: crate::env::describe(),
             runs: Vec::new(),
+            wanted: 1,
             errors: Vec::new(),
             skipped: None,
             verdicts: Vec::new(),
@@ -358,15 +364,22 @@ impl Report {
         self.runs.iter().filter(|r| r.void.is_none()).filter_map(|r| *r.numbers.get(key)?).collect()
     }
 
-    /// Compares with what is expected.
-    pub fn judge(&mut self, drill: &Drill, o: &Options) {
-        self.judge_by(if o.twin { TWIN } else { drill.expect }, o.strict);
+    /// It has the runs that were wanted, and nothing broke off: fewer prove nothing.
+    #[must_use]
+    pub fn complete(&self) -> bool {
+        self.errors.is_empty() && self.valid() >= self.wanted.max(1)
     }
 
-    /// Compares with these.
-    pub fn judge_by(&mut self, expect: &[Expect], strict: bool) {
-        self.verdicts = expect.iter().filter(|e| e.applies(self.channel)).map(|e| self.verdict(e, strict)).collect();
-        self.pass = self.valid() > 0 && self.errors.is_empty() && self.verdicts.iter().all(|(_, held)| *held);
+    /// Compares so many valid runs with what is expected.
+    pub fn judge_by(&mut self, expect: &[Expect], wanted: usize) {
+        self.wanted = wanted;
+        let expect = expect.iter().filter(|e| e.applies(self.channel));
+        let mut verdicts: Vec<(String, bool)> = expect.map(|e| self.verdict(e, self.strict)).collect();
+        if self.valid() < wanted.max(1) {
+            verdicts.push((format!("{} valid runs of {wanted}", self.valid()), false));
+        }
+        self.pass = self.complete() && verdicts.iter().all(|(_, held)| *held);
+        self.verdicts = verdicts;
     }
 
     fn verdict(&self, e: &Expect, strict: bool) -> (String, bool) {

@@ -1,45 +1,33 @@
 //! One drill, run as often as asked: settle, measure, break, wait, mend, settle, count.
 
 use crate::balancer::Kind;
-use crate::clock::{MS, Ns, SECOND, now, sleep_until};
-use crate::drills::Drill;
+use crate::clock::{MS, Ns, now, sleep_until};
+use crate::drills::{Drill, TWIN};
 use crate::env;
 use crate::fabric::{ECHO_PORT, Fabric, Lb, VIP, VRID, wait_for};
 use crate::faults::{self, Fault};
 use crate::load::{fresh::Fresh, long::Long, udp::Udp};
 use crate::process::make_realtime;
+use crate::repeat::{LONG_INTERVAL, NOISE, PRIORITY, Repeat, Stage, Unsettled, last_lines, phase};
 use crate::report::{Measured, Report, Run, figures, unrest};
 use crate::responder::Responder;
 use crate::subject::holdfast::Holdfast;
 use crate::subject::keepalived::Keepalived;
 use crate::subject::{INTERVAL, Place, Subject, SubjectKind};
-use crate::watch::{
-    address::Addresses,
-    reference::{Reference, VOID},
-    wire::Wire,
-};
+use crate::watch::{address::Addresses, reference::Reference, wire::Wire};
 use anyhow::{Context, Result, bail};
 use std::net::SocketAddrV4;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A fresh request's deadline.
 pub const DEADLINE: Ns = 500 * MS;
 /// Time between two UDP probes.
 pub const UDP_INTERVAL: Ns = MS;
-/// Time between two requests on a long-lived connection.
-const LONG_INTERVAL: Ns = 50 * MS;
-/// How long the noise floor is measured before each fault.
-const NOISE: Ns = SECOND;
 /// How long a pair may take until lb1 alone is Active.
 const SETTLE: Duration = Duration::from_secs(20);
 /// How long clients may be without service after that.
 const SERVED: Duration = Duration::from_secs(10);
-/// Void runs are repeated up to so many times over the whole drill, beside `--repeat`.
-const VOIDS_MAX: usize = 5;
-/// Real-time priority of the measuring threads: below the agents' (so that measuring doesn't delay what is measured)
-/// but for the reference.
-const PRIORITY: u8 = 10;
 
 /// How a drill is run.
 #[derive(Debug, Clone)]
@@ -124,36 +112,18 @@ impl Session {
         // What can't run says so at once.
         std::thread::sleep(Duration::from_millis(200));
         if let Some(dead) = subject.ended() {
-            let logs = last_lines(place.fabric.directory(), 15);
+            let logs = last_lines(place.fabric.directory());
             subject.stop();
             bail!("{dead} ended as soon as it was started\n{logs}");
         }
         Ok(Self { subject, responder_thread: responder.thread(), _responder: responder, place })
     }
-
-    /// The end of each log, for a run that failed.
-    fn logs(&self) -> String {
-        last_lines(self.place.fabric.directory(), 15)
-    }
 }
 
-/// The last `n` lines of each log in `directory`.
-fn last_lines(directory: &std::path::Path, n: usize) -> String {
-    let mut text = String::new();
-    let Ok(dir) = std::fs::read_dir(directory) else { return text };
-    let mut files: Vec<PathBuf> = dir.filter_map(|e| Some(e.ok()?.path())).collect();
-    files.sort();
-    for f in files.iter().filter(|f| f.extension().is_some_and(|e| e == "log" || e == "err")) {
-        let all = std::fs::read_to_string(f).unwrap_or_default();
-        let lines: Vec<&str> = all.lines().collect();
-        if !lines.is_empty() {
-            text += &format!("--- {} (last lines)\n", f.display());
-            for l in &lines[lines.len().saturating_sub(n)..] {
-                text += &format!("    {l}\n");
-            }
-        }
+impl Stage for Session {
+    fn directory(&self) -> &Path {
+        self.place.fabric.directory()
     }
-    text
 }
 
 /// The subject that the options name.
@@ -177,7 +147,8 @@ pub fn drill(drill: &Drill, o: &Options) -> Result<Report> {
     let o = &Options { adverts: drill.adverts.map_or(o.adverts, Duration::from_nanos), ..o.clone() };
     let balancer = o.balancer.unwrap_or_else(Kind::best);
     let channel = o.channel && o.subject == SubjectKind::Holdfast;
-    let mut report = Report::new(drill, &probe.version(), balancer, channel, o);
+    let mut report =
+        Report { channel, twin: o.twin, strict: o.strict, ..Report::new(drill.name, probe.version(), balancer) };
     if let Some(why) = probe.lacks(drill.fault) {
         report.skipped = Some(why);
         return Ok(report);
@@ -197,57 +168,11 @@ pub fn drill(drill: &Drill, o: &Options) -> Result<Report> {
 /// [`env::Lacks`] when the machine can't run it.
 pub fn drill_more(report: &mut Report, drill: &Drill, o: &Options, wanted: usize) -> Result<()> {
     let o = &Options { adverts: drill.adverts.map_or(o.adverts, Duration::from_nanos), ..o.clone() };
-    let mut session: Option<Session> = None;
-    let (mut errors, mut voids) = (0, 0);
-    while report.valid() < wanted && errors < 2 && voids <= VOIDS_MAX {
-        let s = match session.as_mut() {
-            Some(s) => s,
-            None => match Session::start(o) {
-                Ok(s) => session.insert(s),
-                Err(e) if e.downcast_ref::<env::Lacks>().is_some() => return Err(e),
-                Err(e) => {
-                    eprintln!("{}: {e:#}", drill.name);
-                    report.errors.push(format!("{e:#}").lines().next().unwrap_or_default().to_owned());
-                    break;
-                }
-            },
-        };
-        let reference = Reference::start()?;
-        let _without = make_realtime(reference.thread(), 90);
-        let outcome = one_run(drill, o, s, report.runs.len());
-        let late = reference.finish()?.into_iter().map(|(_, l)| l).max().unwrap_or(0);
-        match outcome {
-            // A machine that stands still fails checks on both hosts: what broke off then says nothing either.
-            Err(e) if late > VOID => {
-                voids += 1;
-                report.runs.push(Run { void: Some(format!("the machine was late, then: {e:#}")), ..Run::default() });
-                session = None;
-            }
-            Ok(run) => {
-                voids += usize::from(run.void.is_some());
-                if o.narrate {
-                    eprint!("{}", run.timeline_text());
-                }
-                report.runs.push(run);
-                if drill.fault == Fault::WorkerKilled {
-                    session = None; // a worker that dies again and again is kept waiting: not what this drill is about
-                }
-            }
-            Err(e) => {
-                errors += 1;
-                if o.keep {
-                    eprintln!("kept: {}", s.place.fabric.directory().display());
-                }
-                eprintln!("{}: {e:#}\n{}", drill.name, s.logs());
-                report.errors.push(format!("{e:#}"));
-                session = None; // whatever state it is in, the next run starts afresh
-            }
-        }
-    }
-    if let (true, Some(s)) = (o.keep, &session) {
-        eprintln!("kept: {}", s.place.fabric.directory().display());
-    }
-    report.judge(drill, o);
+    // A worker that dies again and again is kept waiting: not what this drill is about.
+    let afresh = drill.fault == Fault::WorkerKilled;
+    let repeat = Repeat { name: drill.name, wanted, afresh, narrate: o.narrate, keep: o.keep };
+    repeat.run(report, || Session::start(o), |s, nth| one_run(drill, o, s, nth))?;
+    report.judge_by(if o.twin { TWIN } else { drill.expect }, wanted);
     Ok(())
 }
 
@@ -288,22 +213,19 @@ impl Instruments {
             && recent.iter().all(|a| a.source == owner.front())
     }
 
-    /// The first moment from `t` on that lies where run number `nth` wants it between two adverts. Faults come at any
-    /// phase; over the runs of a drill theirs are spread evenly (multiples of the golden ratio), so that a median
-    /// isn't a matter of when the drill happened to start.
+    /// The first moment from `t` on that lies where run number `nth` wants it between two adverts ([`phase`]).
     fn at_phase(&self, t: Ns, nth: usize) -> Ns {
-        const GOLDEN: f64 = 0.618_033_988_749_895;
         let interval = self.adverts;
         let Some(last) = self.wire.log().adverts.iter().rfind(|a| a.vrid == VRID).map(|a| a.at) else { return t };
-        let phase = ((nth as f64 + 0.5) * GOLDEN).fract() * interval as f64;
-        let first = last + phase as u64;
+        let first = last + phase(nth, interval);
         let late = t.saturating_sub(first);
         first + late.div_ceil(interval) * interval
     }
 
     fn await_owner(&self, owner: Lb, what: &str) -> Result<Ns> {
         if !wait_for(SETTLE, Duration::from_millis(5), || Ok(self.settled_on(owner)))? {
-            bail!("{what}: {} was not the only Active within {} s", owner.name(), SETTLE.as_secs());
+            let limit = SETTLE.as_secs();
+            bail!(Unsettled(format!("{what}: {} was not the only Active within {limit} s", owner.name())));
         }
         Ok(now())
     }
@@ -326,7 +248,7 @@ impl Pair {
         let session = Session::start(o)?;
         let instruments = Instruments::start(&session.place)?;
         if let Err(e) = instruments.await_owner(Lb::Lb1, "at the start") {
-            bail!("{e:#}\n{}", session.logs());
+            bail!("{e:#}\n{}", last_lines(session.directory()));
         }
         let loads = Loads::start(o, &session.place, &instruments, session.responder_thread)?;
         Ok(Self { loads, instruments, session })
@@ -444,7 +366,7 @@ fn one_run(drill: &Drill, o: &Options, s: &mut Session, nth: usize) -> Result<Ru
     let instruments = Instruments::start(&s.place)?;
     if let Err(e) = instruments.await_owner(Lb::Lb1, "before the drill") {
         let dead = s.subject.ended().map(|d| format!("; {d} has ended")).unwrap_or_default();
-        bail!("{e:#}{dead}");
+        bail!(Unsettled(format!("{e:#}{dead}")));
     }
     if drill.fault == Fault::Failback && !o.twin {
         s.subject.drain(&s.place, Lb::Lb1).context("drain before a failback")?;

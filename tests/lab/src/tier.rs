@@ -38,7 +38,7 @@ enum Kind {
     Bgp,
     /// The same with the fault left out.
     BgpTwin,
-    /// Real routers as the other end, by `holdfast-interop bgp`.
+    /// Real routers as the other end, by `holdfast-interop --bgp`.
     BgpInterop,
 }
 
@@ -426,7 +426,11 @@ fn attempt(part: &Part, p: &Piece, tier: &Tier) -> Result<Unit> {
     let o = Options { channel: part.channel, ..p.options(tier) };
     let name = part.name.clone();
     Ok(match p.kind {
-        Kind::Drill | Kind::Twin => drill_unit(name, part.drill.context("a drill's part has one")?, &o, p.again)?,
+        Kind::Drill | Kind::Twin => {
+            let d = part.drill.context("a drill's part has one")?;
+            let ours = o.subject == SubjectKind::Holdfast;
+            drill_unit(name, drill(d, &o)?, ours, p.again, |r, wanted| drill_more(r, d, &o, wanted))?
+        }
         Kind::Calibrate => {
             let c = calibrate::calibrate(100 * crate::clock::MS)?;
             let text = c.text();
@@ -452,7 +456,11 @@ fn attempt(part: &Part, p: &Piece, tier: &Tier) -> Result<Unit> {
         }
         Kind::Bgp | Kind::BgpTwin => {
             let (d, router, nodes) = part.bgp.context("a BGP drill's part has one")?;
-            bgp_unit(name, d, &p.bgp_options(tier, router, nodes), p.again)?
+            let o = p.bgp_options(tier, router, nodes);
+            let ours = o.speaker == bgp::speaker::Kind::Holdfast;
+            drill_unit(name, bgp::run::drill(d, &o)?, ours, p.again, |r, wanted| {
+                bgp::run::drill_more(r, d, &o, wanted)
+            })?
         }
         Kind::Interop | Kind::BgpInterop => {
             let bgp = p.kind == Kind::BgpInterop;
@@ -463,34 +471,24 @@ fn attempt(part: &Part, p: &Piece, tier: &Tier) -> Result<Unit> {
     })
 }
 
-fn drill_unit(name: String, d: &Drill, o: &Options, again: usize) -> Result<Unit> {
-    let mut report = drill(d, o)?;
+/// A drill's unit; `more` adds runs to its report until so many are valid. Another subject than ours isn't held to our
+/// figures: its own are what is wanted.
+fn drill_unit(
+    name: String,
+    mut report: Report,
+    ours: bool,
+    again: usize,
+    more: impl FnOnce(&mut Report, usize) -> Result<()>,
+) -> Result<Unit> {
     if let Some(why) = &report.skipped {
         return Ok(Unit::skipped(name, why.clone()));
     }
     if !report.pass && report.errors.is_empty() && again > 0 {
         // One run on a shared machine is little evidence: more of it, and all of it counts.
         let wanted = report.valid() + again;
-        drill_more(&mut report, d, o, wanted)?;
+        more(&mut report, wanted)?;
     }
-    // Another subject isn't held to our figures: its own are what is wanted.
-    let compared = o.subject != SubjectKind::Holdfast && report.valid() > 0 && report.errors.is_empty();
-    let pass = report.pass || compared;
-    let details = if pass { String::new() } else { report.text() };
-    Ok(Unit::new(name, pass, note(&report), details, strip_timelines(report.json())))
-}
-
-fn bgp_unit(name: String, d: &bgp::drills::Drill, o: &bgp::run::Options, again: usize) -> Result<Unit> {
-    let mut report = bgp::run::drill(d, o)?;
-    if let Some(why) = &report.skipped {
-        return Ok(Unit::skipped(name, why.clone()));
-    }
-    if !report.pass && report.errors.is_empty() && again > 0 {
-        let wanted = report.valid() + again;
-        bgp::run::drill_more(&mut report, d, o, wanted)?;
-    }
-    let compared = o.speaker != bgp::speaker::Kind::Holdfast && report.valid() > 0 && report.errors.is_empty();
-    let pass = report.pass || compared;
+    let pass = report.pass || !ours && report.complete();
     let details = if pass { String::new() } else { report.text() };
     Ok(Unit::new(name, pass, note(&report), details, strip_timelines(report.json())))
 }

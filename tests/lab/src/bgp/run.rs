@@ -7,33 +7,27 @@ use super::net::{Net, Node, VIP};
 use super::router::{self, Bfd, Neighbour, Router, Setup};
 use super::speaker::{self, Fault, Place, Speaker, glue::Glue, holdfast::Holdfast};
 use super::{resilient, wire::Wire};
-use crate::clock::{MS, Ns, SECOND, now, sleep_until};
+use crate::balancer::Kind as Balancer;
+use crate::clock::{MS, Ns, now, sleep_until};
 use crate::env;
 use crate::fabric::wait_for;
 use crate::load::{fresh::Fresh, long::Long};
 use crate::process::{Pidfd, make_realtime};
+use crate::repeat::{LONG_INTERVAL, NOISE, PRIORITY, Repeat, Stage, Unsettled, last_lines, phase};
 use crate::report::{Report, Run, unrest};
 use crate::responder::Responder;
 use crate::run::DEADLINE;
-use crate::watch::reference::{Reference, VOID};
+use crate::watch::reference::Reference;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use std::net::{IpAddr, SocketAddrV4};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long all may take until every node is a next hop.
 const SETTLE: Duration = Duration::from_secs(45);
-/// How long the noise floor is measured before each fault.
-const NOISE: Ns = SECOND;
-/// Time between two requests on a long-lived connection.
-const LONG_INTERVAL: Ns = 50 * MS;
 /// After the repair and the return, for what comes late.
 const AFTERMATH: Ns = 500 * MS;
-/// Void runs are repeated up to so many times over the whole drill.
-const VOIDS_MAX: usize = 5;
-/// Real-time priority of the measuring threads.
-const PRIORITY: u8 = 10;
 
 /// Next hops in the router's kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, serde::Deserialize)]
@@ -159,23 +153,17 @@ impl Session {
             Ok(missing.is_empty())
         })?;
         if !settled {
-            bail!("{what}:{missing} after {} s\n{}", SETTLE.as_secs(), self.router.told());
+            let (limit, told) = (SETTLE.as_secs(), self.router.told());
+            bail!(Unsettled(format!("{what}:{missing} after {limit} s\n{told}")));
         }
         Ok(now())
     }
-
-    fn logs(&self) -> String {
-        last_lines(self.place.net.directory())
-    }
 }
 
-/// The end of each log.
-fn last_lines(directory: &std::path::Path) -> String {
-    let mut files: Vec<PathBuf> =
-        std::fs::read_dir(directory).into_iter().flatten().filter_map(|e| Some(e.ok()?.path())).collect();
-    files.sort();
-    let logs = files.iter().filter(|f| f.extension().is_some_and(|e| e == "log" || e == "err"));
-    logs.map(|f| crate::process::tail(f, 12)).filter(|t| t.lines().count() > 1).collect()
+impl Stage for Session {
+    fn directory(&self) -> &Path {
+        self.place.net.directory()
+    }
 }
 
 /// Runs `drill` until it has `o.repeat` valid runs, an error ends it, or too many were void.
@@ -186,19 +174,13 @@ pub fn drill(d: &Drill, o: &Options) -> Result<Report> {
     env::require_basics()?;
     let probe = speaker(o)?;
     let hops = if o.next_hops == NextHops::Resilient { ", resilient" } else { "" };
+    let subject = format!("{}, router {}, {} nodes{hops}", probe.version(), router::version(o.router), o.nodes);
     let mut report = Report {
-        scenario: d.name.into(),
-        subject: format!("{}, router {}, {} nodes{hops}", probe.version(), router::version(o.router), o.nodes),
-        balancer: crate::balancer::Kind::Haproxy.version(),
         channel: true,
         twin: o.twin,
         strict: o.strict,
-        machine: env::describe(),
-        runs: Vec::new(),
-        errors: Vec::new(),
         skipped: probe.lacks(d.fault),
-        verdicts: Vec::new(),
-        pass: false,
+        ..Report::new(d.name, subject, Balancer::Haproxy)
     };
     drop(probe);
     if report.skipped.is_none() {
@@ -212,55 +194,12 @@ pub fn drill(d: &Drill, o: &Options) -> Result<Report> {
 /// # Errors
 /// [`env::Lacks`] when the machine can't run it.
 pub fn drill_more(report: &mut Report, d: &Drill, o: &Options, wanted: usize) -> Result<()> {
-    let mut session: Option<Session> = None;
-    let (mut errors, mut voids) = (0, 0);
-    while report.valid() < wanted && errors < 2 && voids <= VOIDS_MAX {
-        let s = match session.as_mut() {
-            Some(s) => s,
-            None => match Session::start(d, o) {
-                Ok(s) => session.insert(s),
-                Err(e) if e.downcast_ref::<env::Lacks>().is_some() => return Err(e),
-                Err(e) => {
-                    eprintln!("{}: {e:#}", d.name);
-                    report.errors.push(format!("{e:#}").lines().next().unwrap_or_default().to_owned());
-                    break;
-                }
-            },
-        };
-        let reference = Reference::start()?;
-        let _without = make_realtime(reference.thread(), 90);
-        let outcome = one_run(d, o, s, report.runs.len());
-        let late = reference.finish()?.into_iter().map(|(_, l)| l).max().unwrap_or(0);
-        match outcome {
-            Err(e) if late > VOID => {
-                voids += 1;
-                report.runs.push(Run { void: Some(format!("the machine was late, then: {e:#}")), ..Run::default() });
-                session = None;
-            }
-            Ok(run) => {
-                voids += usize::from(run.void.is_some());
-                if o.narrate {
-                    eprint!("{}", run.timeline_text());
-                    run.journal.iter().for_each(|l| eprintln!("    {l}"));
-                }
-                report.runs.push(run);
-                if d.fault == Fault::WorkerKilled {
-                    session = None; // a worker that dies again and again is kept waiting: not what this drill is about
-                }
-            }
-            Err(e) => {
-                errors += 1;
-                eprintln!("{}: {e:#}\n{}", d.name, s.logs());
-                report.errors.push(format!("{e:#}").lines().next().unwrap_or_default().to_owned());
-                session = None;
-            }
-        }
-    }
-    if let (true, Some(s)) = (o.keep, &session) {
-        eprintln!("kept: {}", s.place.net.directory().display());
-    }
+    // A worker that dies again and again is kept waiting: not what this drill is about.
+    let afresh = d.fault == Fault::WorkerKilled;
+    let repeat = Repeat { name: d.name, wanted, afresh, narrate: o.narrate, keep: o.keep };
+    repeat.run(report, || Session::start(d, o), |s, nth| one_run(d, o, s, nth))?;
     let expect = d.expect(o.router);
-    report.judge_by(if o.twin { TWIN } else { &expect }, o.strict);
+    report.judge_by(if o.twin { TWIN } else { &expect }, wanted);
     Ok(())
 }
 
@@ -316,12 +255,6 @@ fn repair(fault: Fault, s: &mut Session, stopped: &[Pidfd]) -> Result<Ns> {
     Ok(t)
 }
 
-/// The first moment from `t` on that lies elsewhere in every 100 ms for each run, spread evenly over them.
-fn at_phase(t: Ns, nth: usize) -> Ns {
-    const GOLDEN: f64 = 0.618_033_988_749_895;
-    t + (((nth as f64 + 0.5) * GOLDEN).fract() * (100 * MS) as f64) as Ns
-}
-
 fn one_run(d: &Drill, o: &Options, s: &mut Session, nth: usize) -> Result<Run> {
     s.settle("before the drill")?;
     let wire = Wire::start(&s.place.net)?;
@@ -344,7 +277,7 @@ fn one_run(d: &Drill, o: &Options, s: &mut Session, nth: usize) -> Result<Run> {
     }
     let complaints = s.place.net.complaints();
     let steady = now();
-    sleep_until(at_phase(steady + NOISE, nth));
+    sleep_until(steady + NOISE + phase(nth, 100 * MS));
     let (fault, stopped) = if o.twin { (now(), Vec::new()) } else { inject(d.fault, s).context("the fault")? };
     // A drain returns when it is done; everything else is held from the moment it was done.
     let from = if d.fault == Fault::Drain { now() } else { fault };
@@ -353,7 +286,7 @@ fn one_run(d: &Drill, o: &Options, s: &mut Session, nth: usize) -> Result<Run> {
     let settled = s.settle("after the repair");
     if let Err(e) = settled {
         let journal = s.speaker.journal(&s.place, Node(0)).join("\n    ");
-        bail!("{e:#}\n    {journal}");
+        bail!(Unsettled(format!("{e:#}\n    {journal}")));
     }
     sleep_until(now() + AFTERMATH);
     let end = now();
