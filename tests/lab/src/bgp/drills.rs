@@ -1,6 +1,7 @@
 //! The BGP drills and what is expected of them.
 
 use super::router;
+use super::run::{NextHops, Options};
 use super::speaker::Fault;
 use crate::clock::{MS, Ns};
 use crate::drills::{Expect, Of};
@@ -74,11 +75,13 @@ pub static DRILLS: &[Drill] = &[
 ];
 
 impl Drill {
-    /// What is expected with that router. A router's own time is in the figure: FRR batches for about 60 ms.
+    /// What is expected when it is run so. A router's own time is in the figure: FRR batches for about 60 ms.
     #[must_use]
-    pub fn expect(&self, router: router::Kind) -> Vec<Expect> {
-        let by = |bird: f64, frr: f64| if router == router::Kind::Bird { bird } else { frr };
-        let withdrawn_first = Expect::count("fin_first", 0.0).of(Of::Max);
+    pub fn expect(&self, o: &Options) -> Vec<Expect> {
+        let bird = o.router == router::Kind::Bird;
+        let by = |of_bird: f64, of_frr: f64| if bird { of_bird } else { of_frr };
+        // BIRD waits for nothing: BFD's detection time bounds every run.
+        let detected = if bird && o.strict { Of::P99 } else { Of::Median };
         // Nobody but the node that failed: what flows the router moves is counted apart.
         let lost_elsewhere = Expect::count("failed_elsewhere", 0.0).of(Of::Max).allow(2.0);
         // A node announces again when it serves, not before.
@@ -89,7 +92,6 @@ impl Drill {
                 Expect::ms("fib_ms", by(8.0, 70.0)).must(),
                 Expect::count("sessions_ended", 0.0).of(Of::Max),
                 lost_elsewhere,
-                withdrawn_first,
             ],
             // A check every 100 ms, each with 100 ms to answer, the second that fails decides.
             Fault::BalancerHung => vec![
@@ -97,7 +99,9 @@ impl Drill {
                 Expect::count("sessions_ended", 0.0).of(Of::Max),
                 lost_elsewhere,
             ],
-            Fault::HostFrozen | Fault::CableCut => vec![Expect::ms("fib_ms", by(160.0, 230.0)).must(), lost_elsewhere],
+            Fault::HostFrozen | Fault::CableCut => {
+                vec![Expect::ms("fib_ms", by(160.0, 230.0)).of(detected).must(), lost_elsewhere]
+            }
             Fault::WorkerKilled => vec![
                 Expect::count("fib_events", 0.0).of(Of::Max),
                 Expect::count("bfd_flaps", 0.0).of(Of::Max),
@@ -110,11 +114,22 @@ impl Drill {
                 // The community, 2 s until the withdrawal, and the router's own time: what was configured, not the machine.
                 Expect::count("fib_ms", 2500.0).allow(1500.0).must(),
                 Expect::count("sessions_ended", 0.0).of(Of::Max),
-                withdrawn_first,
             ],
-            Fault::RouterRestarted => vec![Expect::ms("announced_ms", 3000.0).must(), withdrawn_first],
+            // It forwards all the while, and its table stays as it was. FRR writes each route again, as it is.
+            Fault::RouterRestarted => vec![
+                Expect::ms("announced_ms", 3000.0).must(),
+                Expect::count("failed", 0.0).of(Of::Max),
+                Expect::count("broken_flows", 0.0).of(Of::Max),
+                Expect::count("fib_changes", 0.0).of(Of::Max),
+                Expect::count("fib_events", by(0.0, 1.0)).of(Of::Max),
+            ],
         };
-        all.push(returned);
+        if self.fault != Fault::RouterRestarted {
+            all.push(returned);
+        }
+        if o.next_hops == NextHops::Resilient {
+            all.push(Expect::count("broken_elsewhere", 0.0).of(Of::Max));
+        }
         all
     }
 }
@@ -144,10 +159,30 @@ mod tests {
     fn every_drill_expects_something_with_each_router_and_all_names_begin_alike() {
         for d in DRILLS {
             assert!(d.name.starts_with("bgp-"), "{}", d.name);
-            for r in [router::Kind::Bird, router::Kind::Frr] {
-                assert!(!d.expect(r).is_empty(), "{}", d.name);
+            for router in [router::Kind::Bird, router::Kind::Frr] {
+                assert!(!d.expect(&Options { router, ..Options::default() }).is_empty(), "{}", d.name);
             }
             assert!(std::ptr::eq(find(d.name).expect("found by its own name"), d));
         }
+    }
+
+    #[test]
+    fn every_single_loss_of_a_frozen_host_counts_where_figures_are_strict_and_the_router_waits_for_nothing() {
+        let d = find("bgp-host-frozen").expect("in the table");
+        let of = |router, strict| {
+            let all = d.expect(&Options { router, strict, ..Options::default() });
+            all.iter().find(|e| e.key == "fib_ms").expect("what it is about").of
+        };
+        assert_eq!((of(router::Kind::Bird, true), of(router::Kind::Bird, false)), (Of::P99, Of::Median));
+        assert_eq!(of(router::Kind::Frr, true), Of::Median);
+    }
+
+    #[test]
+    fn resilient_next_hops_keep_the_flows_of_all_others() {
+        let with = |next_hops| {
+            let o = Options { next_hops, ..Options::default() };
+            DRILLS.iter().filter(|d| d.expect(&o).iter().any(|e| e.key == "broken_elsewhere")).count()
+        };
+        assert_eq!((with(NextHops::Classic), with(NextHops::Resilient)), (0, DRILLS.len()));
     }
 }

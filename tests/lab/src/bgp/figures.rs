@@ -6,9 +6,8 @@ use super::net::{Node, VIP};
 use super::wire::Seen;
 use crate::clock::{Ns, ms_between};
 use crate::load::fresh;
-use crate::metrics::{Class, Flow, GRACE, Sample, Span, broken_flows, outage, percentile};
-use crate::report::Run;
-use crate::watch::reference::VOID;
+use crate::metrics::{Class, Flow, GRACE, Sample, Span, broken_flows, outage};
+use crate::report::{Run, ground};
 use std::net::IpAddr;
 
 /// Everything one run recorded.
@@ -26,6 +25,8 @@ pub struct Measured {
     pub end: Ns,
     /// The node that it is about; `None`: the router.
     pub victim: Option<Node>,
+    /// The fault was left out: what is said of any node counts.
+    pub twin: bool,
     /// All nodes.
     pub nodes: Vec<Node>,
     /// Fresh requests.
@@ -59,7 +60,9 @@ pub fn figures(m: &Measured) -> Run {
     let mut set = |key: &'static str, v: Option<f64>| {
         run.numbers.insert(key, v);
     };
-    let (noise, during) = (Span { from: m.steady, to: m.fault }, Span { from: m.fault, to: m.repair });
+    let noise = Span { from: m.steady, to: m.fault };
+    // A router that was started again is repaired when all is at rest: what that costs is the fault's.
+    let during = Span { from: m.fault, to: if m.victim.is_some() { m.repair } else { m.end } };
     let after = Span { from: m.repair, to: m.end };
     let since = |t: Ns| ms_between(m.fault, t);
     let vip = IpAddr::V4(VIP);
@@ -83,18 +86,21 @@ pub fn figures(m: &Measured) -> Run {
     let elsewhere: Vec<Flow> =
         m.flows.iter().copied().filter(|f| m.victim.is_none_or(|n| usize::from(f.node) != n.0)).collect();
     set("broken_elsewhere", Some(broken_flows(&elsewhere, during).0 as f64));
-    let f = outage(&m.fresh.samples, m.interval, after);
-    let returned = m.fresh.samples.iter().filter(|s| s.class != Class::Ok && after.holds(s.belongs_at()));
-    let cut = returned.filter(|s| open_at_a_change(s, &changes)).count();
-    set("failback_failed", Some(f.failed as f64));
-    set("failback_in_flight", Some(cut as f64));
-    set("failback_lost", Some((f.failed - cut) as f64));
+    if m.victim.is_some() {
+        let returned = || m.fresh.samples.iter().filter(|s| s.class != Class::Ok && after.holds(s.belongs_at()));
+        let (all, cut) = (returned().count(), returned().filter(|s| open_at_a_change(s, &changes)).count());
+        set("failback_failed", Some(all as f64));
+        set("failback_in_flight", Some(cut as f64));
+        set("failback_lost", Some((all - cut) as f64));
+    }
 
     let events = |s: Span| fib().filter(|e| s.holds(e.at)).count() as f64;
     set("fib_events", Some(events(during)));
+    set("fib_changes", Some(fib().filter(|e| e.changed && during.holds(e.at)).count() as f64));
     set("noise_fib_events", Some(events(noise)));
     set("fib_ms", gone.filter(|t| during.holds(*t)).map(since));
-    let said = || m.wire.iter().filter(|s| during.holds(s.at) && m.victim.is_none_or(|n| s.node == n));
+    let who = m.victim.filter(|_| !m.twin);
+    let said = || m.wire.iter().filter(|s| during.holds(s.at) && who.is_none_or(|n| s.node == n));
     let withdraws = |s: &&Seen| s.by_node && withdraws(&s.said, vip);
     let withdrawn = said().find(withdraws).map(|s| s.at);
     set("withdraw_ms", withdrawn.map(since));
@@ -102,36 +108,12 @@ pub fn figures(m: &Measured) -> Run {
     set("detect_ms", first.map(since));
     set("sessions_ended", Some(said().filter(|s| ends(&s.said) && !bfd(&s.said)).count() as f64));
     set("bfd_flaps", Some(flaps(m, during) as f64));
-    let early = m.nodes.iter().filter(|n| m.victim.is_none_or(|v| v == **n)).filter(|n| closed_early(m, **n, during));
-    set("fin_first", Some(early.count() as f64));
     set("announced_ms", announced(m, if m.victim.is_some() { m.fault } else { m.repair }));
     set("back_ms", back(m).map(|t| ms_between(m.repair, t)));
 
-    let n = outage(&m.fresh.samples, m.interval, noise);
-    set("noise_failed", Some(n.failed as f64));
-    set("noise_outage_ms", Some(n.longest_ms));
-    let quiet = m.fresh.samples.iter().filter(|s| noise.holds(s.sent) && s.class == Class::Ok);
-    let latency: Vec<f64> = quiet.map(|s| ms_between(s.sent, s.done)).collect();
-    set("noise_latency_p50_ms", percentile(&latency, 0.5));
-    set("noise_latency_p99_ms", percentile(&latency, 0.99));
-    let worst =
-        |l: &[(Ns, Ns)]| l.iter().filter(|(t, _)| *t >= m.steady && *t < m.end).map(|(_, l)| *l).max().unwrap_or(0);
-    let (machine, prober) = (worst(&m.late), worst(&m.fresh.late));
-    set("machine_late_ms", Some(ms_between(0, machine)));
-    set("prober_late_ms", Some(ms_between(0, prober)));
-    if machine.max(prober) > VOID {
-        run.void = Some(format!("the machine was {:.0} ms late", ms_between(0, machine.max(prober))));
-    }
+    ground(&mut run, &m.fresh, m.interval, &m.late, noise, m.end);
     run.timeline = timeline(m);
     run
-}
-
-/// A node that closes a session of its own will must have withdrawn before; one that answers the router's end needn't.
-fn closed_early(m: &Measured, n: Node, span: Span) -> bool {
-    let said = || m.wire.iter().filter(|s| span.holds(s.at) && s.node == n && !bfd(&s.said));
-    let Some(end) = said().find(|s| ends(&s.said)) else { return false };
-    let withdrawn = said().any(|s| s.by_node && withdraws(&s.said, VIP.into()) && s.at <= end.at);
-    end.by_node && matches!(end.said, Said::Fin | Said::Notification { .. }) && !withdrawn
 }
 
 fn withdraws(said: &Said, vip: IpAddr) -> bool {
@@ -263,13 +245,18 @@ mod tests {
     }
 
     fn run(wire: Vec<Seen>, fib: Vec<fib::Event>, samples: Vec<Sample>) -> Run {
-        figures(&Measured {
+        figures(&measured(wire, fib, samples))
+    }
+
+    fn measured(wire: Vec<Seen>, fib: Vec<fib::Event>, samples: Vec<Sample>) -> Measured {
+        Measured {
             interval: 5 * MS,
             steady: 0,
             fault: 1000 * MS,
             repair: 2000 * MS,
             end: 4000 * MS,
             victim: Some(Node(0)),
+            twin: false,
             nodes: vec![Node(0), Node(1)],
             fresh: fresh::Log { samples, late: Vec::new() },
             flows: Vec::new(),
@@ -277,7 +264,7 @@ mod tests {
             fib,
             late: Vec::new(),
             realtime: None,
-        })
+        }
     }
 
     fn gone() -> Said {
@@ -308,15 +295,30 @@ mod tests {
     }
 
     #[test]
-    fn closing_before_withdrawing_is_seen() {
-        let fib = || vec![event(0, &[0, 1])];
-        let of = |wire| run(wire, fib(), Vec::new()).numbers["fin_first"];
-        assert_eq!(of(vec![says(1001, gone()), says(1002, Said::Fin)]), Some(0.0));
-        assert_eq!(of(vec![says(1001, Said::Fin)]), Some(1.0));
-        assert_eq!(of(vec![says(1001, Said::Fin), says(1002, gone())]), Some(1.0));
-        let theirs = Seen { by_node: false, ..says(1000, Said::Fin) };
-        assert_eq!(of(vec![theirs, says(1001, Said::Fin)]), Some(0.0));
-        assert_eq!(of(vec![]), Some(0.0));
+    fn a_session_of_another_node_that_ends_counts_in_a_twin_and_where_the_router_is_the_victim() {
+        let wire = || vec![Seen { node: Node(1), ..says(1001, Said::Fin) }];
+        let of = |change: fn(&mut Measured)| {
+            let mut m = measured(wire(), vec![event(0, &[0, 1])], Vec::new());
+            change(&mut m);
+            figures(&m).numbers["sessions_ended"]
+        };
+        assert_eq!(of(|_| {}), Some(0.0));
+        assert_eq!(of(|m| m.twin = true), Some(1.0));
+        assert_eq!(of(|m| m.victim = None), Some(1.0));
+    }
+
+    #[test]
+    fn a_router_is_back_when_all_is_at_rest_again_and_until_then_everything_counts() {
+        let samples = vec![sample(3000, 3001, Class::Refused)];
+        let table = vec![event(0, &[0, 1]), event(3000, &[1]), event(3100, &[0, 1])];
+        let mut m = measured(vec![], table, samples);
+        let of = |m: &Measured, key: &str| figures(m).numbers.get(key).copied().flatten();
+        assert_eq!((of(&m, "failed"), of(&m, "fib_events")), (Some(0.0), Some(0.0)));
+        assert_eq!(of(&m, "failback_failed"), Some(1.0));
+        m.victim = None;
+        m.fib.push(fib::Event { changed: false, ..event(3200, &[0, 1]) });
+        assert_eq!((of(&m, "failed"), of(&m, "fib_events"), of(&m, "fib_changes")), (Some(1.0), Some(3.0), Some(2.0)));
+        assert_eq!(of(&m, "failback_failed"), None);
     }
 
     #[test]

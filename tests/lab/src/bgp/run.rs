@@ -198,7 +198,7 @@ pub fn drill_more(report: &mut Report, d: &Drill, o: &Options, wanted: usize) ->
     let afresh = d.fault == Fault::WorkerKilled;
     let repeat = Repeat { name: d.name, wanted, afresh, narrate: o.narrate, keep: o.keep };
     repeat.run(report, || Session::start(d, o), |s, nth| one_run(d, o, s, nth))?;
-    let expect = d.expect(o.router);
+    let expect = d.expect(o);
     report.judge_by(if o.twin { TWIN } else { &expect }, wanted);
     Ok(())
 }
@@ -301,6 +301,7 @@ fn one_run(d: &Drill, o: &Options, s: &mut Session, nth: usize) -> Result<Run> {
         repair: repaired,
         end,
         victim: (d.fault != Fault::RouterRestarted).then_some(Node(0)),
+        twin: o.twin,
         nodes: s.nodes.clone(),
         fresh: fresh.finish()?,
         flows: long.finish()?,

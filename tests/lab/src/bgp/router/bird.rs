@@ -38,7 +38,8 @@ impl Bird {
             "log \"{}\" all;\nrouter id {ROUTER};\nprotocol device {{ scan time 10; }}\n",
             self.home.join("bird.log").display()
         );
-        let keep = if self.setup.retain { "persist; " } else { "" };
+        // Without the second it writes the kernel's table before its peers have told it anything: an empty one.
+        let keep = if self.setup.retain { "persist; graceful restart on; " } else { "" };
         if self.setup.retain {
             t += "graceful restart wait 20;\n";
         }
