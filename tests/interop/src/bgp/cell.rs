@@ -114,6 +114,23 @@ impl Cell {
         if self.feature == Feature::Weights { 2 } else { 1 }
     }
 
+    /// A node's weight, where nodes have one.
+    #[must_use]
+    pub fn weight(&self, n: Node) -> Option<u32> {
+        (self.feature == Feature::Weights).then(|| u32::try_from(1 + 2 * n.0).unwrap_or(u32::MAX))
+    }
+
+    /// The TTL or hop limit that all our frames must have: none beyond a link (RFC 4271 section 5.1.3 has eBGP on one),
+    /// or GTSM's (RFC 5082); `None`: the kernel's own.
+    #[must_use]
+    pub fn ttl(&self) -> Option<u8> {
+        match (self.feature, self.internal) {
+            (Feature::Gtsm, _) => Some(255),
+            (_, false) => Some(1),
+            (_, true) => None,
+        }
+    }
+
     /// The router's address in the session.
     #[must_use]
     pub fn router(&self) -> IpAddr {
@@ -268,6 +285,30 @@ mod tests {
         assert_eq!(names.len(), all.len());
         assert!(names.contains("frr eBGP over unnumbered, both routes"), "{names:?}");
         assert!(names.contains("exabgp eBGP over IPv4, IPv4 route, two-octet AS"), "{names:?}");
+    }
+
+    #[test]
+    fn complaint_28_weights_of_1_and_3_are_asked_for_and_looked_for_where_the_routes_are_in_a_kernel() {
+        let all = matrix();
+        let cells: Vec<&Cell> = all.iter().filter(|c| c.feature == Feature::Weights).collect();
+        assert!(cells.iter().any(|c| c.peer == Peer::Frr), "{cells:?}");
+        for c in cells {
+            assert_eq!((c.nodes(), c.weight(Node(0)), c.weight(Node(1))), (2, Some(1), Some(3)), "{c}");
+        }
+        assert!(all.iter().all(|c| c.weight(Node(0)).is_some() == (c.feature == Feature::Weights)));
+    }
+
+    #[test]
+    fn complaint_34_our_frames_have_a_ttl_of_1_and_255_with_gtsm_whatever_the_router() {
+        let all = matrix();
+        for peer in [Peer::Frr, Peer::Bird, Peer::Gobgp, Peer::Exabgp] {
+            let of = |f| all.iter().filter(move |c: &&Cell| c.peer == peer && c.feature == f && !c.internal);
+            for (feature, ttl) in [(Feature::Gtsm, 255), (Feature::Plain, 1)] {
+                assert!(of(feature).count() > 0, "{peer:?} {feature:?}");
+                assert!(of(feature).all(|c| c.ttl() == Some(ttl)), "{peer:?} {feature:?}");
+            }
+        }
+        assert!(all.iter().filter(|c| c.internal).all(|c| c.ttl().is_none()));
     }
 
     #[test]

@@ -146,8 +146,7 @@ impl Ours {
             Routes::Both => &["ipv4", "ipv6"],
         };
         let families: Vec<String> = families.iter().map(|f| (*f).to_owned()).collect();
-        let weight =
-            if cell.feature == Feature::Weights { format!("weight = {}", 1 + 2 * self.node.0) } else { String::new() };
+        let weight = cell.weight(self.node).map(|w| format!("weight = {w}")).unwrap_or_default();
         let mut t = format!(
             "[node]\nname = \"{}\"\n\n[[check]]\nname = \"service\"\ntcp = \"127.0.0.1:{SERVICE}\"\ninterval = \"100ms\"\n\
              fast_interval = \"100ms\"\ntimeout = \"90ms\"\nfall = 2\nrise = 2\n\n\
@@ -253,19 +252,16 @@ impl Ours {
             "next hop self;".to_owned()
         };
         if cell.routes != Routes::V6 {
-            let weight = 1_000_000_u32 * (1 + 2 * u32::try_from(self.node.0).unwrap_or(0));
+            let weight = cell.weight(self.node).map(|w| 1_000_000 * w);
             let _ = writeln!(
                 t,
                 " ipv4 {{ import none; export filter {{ if source != RTS_STATIC then reject; {} accept; }}; {hop4} {extended} }};",
-                if cell.feature == Feature::Weights {
-                    format!(
-                        "bgp_ext_community.add((generic, 0x0004{:04x}, 0x{:08x}));",
-                        cell.our_as(),
-                        f32::to_bits(weight as f32)
-                    )
-                } else {
-                    String::new()
-                }
+                weight
+                    .map(|w| {
+                        let (asn, bits) = (cell.our_as(), f32::to_bits(w as f32));
+                        format!("bgp_ext_community.add((generic, 0x0004{asn:04x}, 0x{bits:08x}));")
+                    })
+                    .unwrap_or_default()
             );
         }
         if cell.routes != Routes::V4 {

@@ -256,13 +256,8 @@ fn frames(s: &Stage, at: Ns) -> Result<()> {
     if s.cell.feature == Feature::Md5 {
         ensure!(said.iter().all(|x| x.signed), "a segment without a signature: {:?}", said.iter().find(|x| !x.signed));
     }
-    let ttl = match (s.cell.feature, s.cell.internal) {
-        (Feature::Gtsm, _) => Some(255),
-        (_, false) => Some(1),
-        (_, true) => None,
-    };
     // BIRD sends link-local sessions with a hop limit of its own.
-    if let (Some(ttl), true) = (ttl, s.ours.iter().all(super::ours::Ours::is_holdfast)) {
+    if let (Some(ttl), true) = (s.cell.ttl(), s.ours.iter().all(super::ours::Ours::is_holdfast)) {
         let other = said.iter().find(|x| x.ttl != ttl);
         ensure!(other.is_none(), "a TTL other than {ttl}: {other:?}");
     }
