@@ -157,10 +157,17 @@ impl Stage {
         }
     }
 
-    /// Whether sessions ended since `from`: by whom and how.
+    /// Whether sessions ended since `from`: by whom and how. (A router that dials while it is dialled may send a second
+    /// later to the connection that lost. The kernel answers that with a reset of its own, with its usual TTL; one of a
+    /// session's socket has the socket's.)
     #[must_use]
     pub fn ended(&self, from: Ns) -> Option<String> {
-        let ends = |s: &Seen| matches!(s.said, Said::Notification { .. } | Said::Fin | Said::Reset);
+        let ttl = self.cell.ttl().filter(|_| self.ours.iter().all(Ours::is_holdfast));
+        let ends = |s: &Seen| match s.said {
+            Said::Notification { .. } | Said::Fin => true,
+            Said::Reset => !s.by_node || ttl.is_none_or(|ttl| s.ttl == ttl),
+            _ => false,
+        };
         let who = |s: &Seen| format!("{} {:?}", if s.by_node { s.node.name() } else { "the router".into() }, s.said);
         self.seen(from).iter().find(|s| ends(s)).map(who)
     }
