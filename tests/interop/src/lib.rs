@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod beside;
 pub mod bgp;
 pub mod docs;
 pub mod host;

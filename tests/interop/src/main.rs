@@ -2,14 +2,14 @@
 
 #![forbid(unsafe_code)]
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Parser;
+use holdfast_interop::beside::{Done, conclude};
 use holdfast_interop::bgp;
 use holdfast_interop::mixed::cell::{Cell, matrix};
-use holdfast_interop::mixed::runner::{Done, Options, cells};
+use holdfast_interop::mixed::runner::{Options, cells};
 use holdfast_interop::mixed::scenario::Limits;
-use holdfast_interop::mixed::table::{line, table, unit};
-use serde_json::json;
+use holdfast_interop::mixed::table::{line, table};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -32,7 +32,8 @@ struct Arguments {
     /// Pairs without Holdfast as well: what fails there is the peers' or the harness's doing
     #[arg(long)]
     baselines: bool,
-    /// Against the figures themselves, not CI's wider limits; nothing is run a second time
+    /// Against the figures themselves, not CI's wider limits; nothing is run a second time, and no cell of ours may be
+    /// skipped
     #[arg(long)]
     strict: bool,
     /// A line for each step
@@ -68,17 +69,12 @@ fn main() -> Result<ExitCode> {
         done.failures.iter().for_each(|f| println!("{f}"));
     });
     println!("{}", table(&all));
-    let failed = all.iter().filter(|d| d.skipped.is_none() && !d.pass()).count();
-    let passed = all.iter().filter(|d: &&Done| d.pass()).count();
-    let skipped = all.len() - passed - failed;
-    let note = format!("{passed} cells passed, {failed} failed, {skipped} skipped");
-    if let Some(file) = &a.json {
-        let cells: Vec<_> = all.iter().map(unit).collect();
-        let document = json!({"note": note, "cells": cells});
-        std::fs::write(file, format!("{document}\n")).with_context(|| file.display().to_string())?;
-    }
-    println!("{note}");
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    end(&a, &all)
+}
+
+/// The counts and the results of all cells.
+fn end<D: Done>(a: &Arguments, all: &[D]) -> Result<ExitCode> {
+    Ok(if conclude(all, a.strict, a.json.as_deref())? { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 /// The matrix of routers; with `--baselines` each cell as well with BIRD in our place.
@@ -100,14 +96,5 @@ fn routers(a: &Arguments) -> Result<ExitCode> {
             done.failures.iter().for_each(|f| println!("{f}"));
         }));
     }
-    let failed = all.iter().filter(|d| d.skipped.is_none() && !d.pass()).count();
-    let passed = all.iter().filter(|d| d.pass()).count();
-    let note = format!("{passed} cells passed, {failed} failed, {} skipped", all.len() - passed - failed);
-    if let Some(file) = &a.json {
-        let cells: Vec<_> = all.iter().map(bgp::runner::Done::unit).collect();
-        let document = json!({"note": note, "cells": cells});
-        std::fs::write(file, format!("{document}\n")).with_context(|| file.display().to_string())?;
-    }
-    println!("{note}");
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    end(a, &all)
 }

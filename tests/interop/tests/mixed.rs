@@ -2,6 +2,7 @@
 //! tiers: `tests/tiers.toml`, piece `interop`.
 
 use anyhow::{Result, ensure};
+use holdfast_interop::beside::Done as _;
 use holdfast_interop::mixed::cell::{Cell, matrix};
 use holdfast_interop::mixed::runner::{Options, cell, cells};
 use holdfast_interop::mixed::scenario::{Limits, ROUND};

@@ -4,15 +4,14 @@ use super::cell::{Cell, Feature, Peer};
 use super::ours::{Kind, RESTART};
 use super::scenario::{STEPS, Step};
 use super::stage::Stage;
+use crate::beside::{self, Done as _, beside};
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_lab::bgp::message::Said;
 use holdfast_lab::bgp::wire::Seen;
 use holdfast_lab::clock::{MS, Ns, SECOND, ms_between, now};
 use holdfast_lab::env::Lacks;
 use serde_json::{Value, json};
-use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 /// Far more than anything takes, for a busy machine.
@@ -66,12 +65,6 @@ pub struct Done {
 }
 
 impl Done {
-    /// It ran and nothing failed.
-    #[must_use]
-    pub fn pass(&self) -> bool {
-        self.skipped.is_none() && self.failures.is_empty()
-    }
-
     /// For people, a line.
     #[must_use]
     pub fn line(&self) -> String {
@@ -105,10 +98,32 @@ impl Done {
         };
         STEPS.iter().filter_map(of).collect::<Vec<_>>().join(", ")
     }
+}
 
-    /// For `tests/results`.
-    #[must_use]
-    pub fn unit(&self) -> Value {
+impl beside::Done for Done {
+    type Cell = Cell;
+
+    fn cell(&self) -> Cell {
+        self.cell
+    }
+
+    fn ours(&self) -> bool {
+        self.ours == Kind::Holdfast
+    }
+
+    fn pass(&self) -> bool {
+        self.skipped.is_none() && self.failures.is_empty()
+    }
+
+    fn skipped(&self) -> Option<&str> {
+        self.skipped.as_deref()
+    }
+
+    fn passed_alone(&mut self) {
+        self.again = true;
+    }
+
+    fn unit(&self) -> Value {
         let steps: Vec<Value> =
             self.outcomes.iter().map(|o| json!({"step": o.step.name(), "ms": o.ms, "failed": o.failed})).collect();
         json!({
@@ -377,40 +392,8 @@ fn stop(s: &mut Stage, at: Ns) -> Result<f64> {
     Ok(took)
 }
 
-/// Runs cells, `jobs` side by side; `tell` hears of each when it is done.
+/// Runs cells side by side; `tell` hears of each when it is done.
 #[must_use]
-pub fn cells(all: &[Cell], o: &Options, mut tell: impl FnMut(&Done)) -> Vec<Done> {
-    let queue: Mutex<VecDeque<(usize, Cell)>> = Mutex::new(all.iter().copied().enumerate().collect());
-    let (sender, receiver) = mpsc::channel();
-    let mut results: Vec<(usize, Done)> = Vec::new();
-    std::thread::scope(|scope| {
-        for _ in 0..o.jobs.max(1) {
-            let (sender, queue) = (sender.clone(), &queue);
-            scope.spawn(move || {
-                let next = || queue.lock().ok().and_then(|mut q| q.pop_front());
-                while let Some((n, next)) = next() {
-                    if sender.send((n, cell(next, o))).is_err() {
-                        break;
-                    }
-                }
-            });
-        }
-        drop(sender);
-        for (n, done) in receiver {
-            tell(&done);
-            results.push((n, done));
-        }
-    });
-    if !o.strict {
-        for (_, failed) in results.iter_mut().filter(|(_, d)| d.skipped.is_none() && !d.pass()) {
-            let mut alone = cell(failed.cell, o);
-            alone.again = alone.pass();
-            tell(&alone);
-            if alone.pass() {
-                *failed = alone;
-            }
-        }
-    }
-    results.sort_by_key(|(n, _)| *n);
-    results.into_iter().map(|(_, done)| done).collect()
+pub fn cells(all: &[Cell], o: &Options, tell: impl FnMut(&Done)) -> Vec<Done> {
+    beside(all, o.jobs, !o.strict, |c| cell(c, o), tell)
 }

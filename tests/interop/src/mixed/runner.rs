@@ -4,15 +4,16 @@ use super::cell::{Cell, PROBER6, Transport};
 use super::judge::{Seen, What};
 use super::node::{Node, Seat};
 use super::scenario::{Act, HIGH, HIGHEST, LOW, LOWEST, Limits, Outcome, ROUND, Role, Step, judge, ns};
+use super::table::unit;
 use super::wire::Wire;
+use crate::beside::{self, beside};
 use anyhow::{Context, Result, ensure};
 use holdfast_lab::clock::{MS, Ns, SECOND, ms_between, now};
 use holdfast_lab::env::Lacks;
 use holdfast_lab::fabric::{Fabric, Lb, ip_batch, wait_for};
 use holdfast_lab::watch::reference::{Reference, VOID};
-use std::collections::VecDeque;
+use serde_json::Value;
 use std::fmt::Write as _;
-use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 /// How long a step may take until everything is at rest; starting a router is in it.
@@ -58,11 +59,31 @@ pub struct Done {
     pub seconds: u64,
 }
 
-impl Done {
-    /// It ran and nothing failed.
-    #[must_use]
-    pub fn pass(&self) -> bool {
+impl beside::Done for Done {
+    type Cell = Cell;
+
+    fn cell(&self) -> Cell {
+        self.cell
+    }
+
+    fn ours(&self) -> bool {
+        self.cell.mixed()
+    }
+
+    fn pass(&self) -> bool {
         self.skipped.is_none() && self.failures.is_empty()
+    }
+
+    fn skipped(&self) -> Option<&str> {
+        self.skipped.as_deref()
+    }
+
+    fn passed_alone(&mut self) {
+        self.again = true;
+    }
+
+    fn unit(&self) -> Value {
+        unit(self)
     }
 }
 
@@ -295,40 +316,8 @@ pub fn cell(cell: Cell, o: &Options) -> Done {
     done
 }
 
-/// Runs cells, `jobs` side by side, in order; `tell` hears of each when it is done.
+/// Runs cells side by side; `tell` hears of each when it is done.
 #[must_use]
-pub fn cells(all: &[Cell], o: &Options, mut tell: impl FnMut(&Done)) -> Vec<Done> {
-    let queue: Mutex<VecDeque<(usize, Cell)>> = Mutex::new(all.iter().copied().enumerate().collect());
-    let (sender, receiver) = mpsc::channel();
-    let mut results: Vec<(usize, Done)> = Vec::new();
-    std::thread::scope(|scope| {
-        for _ in 0..o.jobs.max(1) {
-            let (sender, queue) = (sender.clone(), &queue);
-            scope.spawn(move || {
-                let next = || queue.lock().ok().and_then(|mut q| q.pop_front());
-                while let Some((n, next)) = next() {
-                    if sender.send((n, cell(next, o))).is_err() {
-                        break;
-                    }
-                }
-            });
-        }
-        drop(sender);
-        for (n, done) in receiver {
-            tell(&done);
-            results.push((n, done));
-        }
-    });
-    if o.again {
-        for (_, failed) in results.iter_mut().filter(|(_, d)| d.skipped.is_none() && !d.pass()) {
-            let mut alone = cell(failed.cell, o);
-            alone.again = alone.pass();
-            tell(&alone);
-            if alone.pass() {
-                *failed = alone;
-            }
-        }
-    }
-    results.sort_by_key(|(n, _)| *n);
-    results.into_iter().map(|(_, done)| done).collect()
+pub fn cells(all: &[Cell], o: &Options, tell: impl FnMut(&Done)) -> Vec<Done> {
+    beside(all, o.jobs, o.again, |c| cell(c, o), tell)
 }

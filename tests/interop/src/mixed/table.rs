@@ -2,6 +2,7 @@
 
 use super::runner::Done;
 use super::scenario::{Outcome, SCENARIOS};
+use crate::beside::Done as _;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
