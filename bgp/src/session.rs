@@ -257,10 +257,11 @@ impl Peer {
         if bounce {
             self.failures = 0;
             self.end_all(now, &Reason::ConfigChanged);
-            if let Dial::Dialling { conn, .. } = self.dial {
-                self.push(Output::Abort { conn });
+            // Where a connection ended, the next attempt runs already.
+            if !matches!(self.dial, Dial::Dialling { .. }) {
+                self.schedule(now, Delay::Now);
             }
-            self.schedule(now, Delay::Now);
+            self.abandon();
             self.settle(now, Reason::ConfigChanged);
             return;
         }
@@ -271,9 +272,7 @@ impl Peer {
             }
         }
         if before.passive != self.config.passive && self.connections.is_empty() {
-            if let Dial::Dialling { conn, .. } = self.dial {
-                self.push(Output::Abort { conn });
-            }
+            self.abandon();
             self.schedule(now, Delay::Now);
             self.settle(now, Reason::ConfigChanged);
         }
@@ -284,10 +283,7 @@ impl Peer {
         if !std::mem::replace(&mut self.link_up, false) {
             return;
         }
-        if let Dial::Dialling { conn, .. } = self.dial {
-            self.push(Output::Abort { conn });
-        }
-        self.dial = Dial::Off;
+        self.abandon();
         for id in self.ids() {
             self.end(now, id, End::Abort, Reason::LinkDown);
         }
@@ -317,10 +313,7 @@ impl Peer {
 
     fn overflow(&mut self, now: Instant) {
         self.outputs.clear();
-        if let Dial::Dialling { conn, .. } = self.dial {
-            self.push(Output::Abort { conn });
-            self.dial = Dial::Off;
-        }
+        self.abandon();
         for id in self.ids() {
             self.end(now, id, End::Abort, Reason::Overflow);
         }

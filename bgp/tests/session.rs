@@ -533,21 +533,6 @@ fn what_is_said_of_a_connection_that_is_gone_is_ignored() {
 }
 
 #[test]
-fn a_changed_configuration_ends_the_session_only_where_it_must() {
-    let before = config(1, 2);
-    let (mut hand, conn) = Hand::with_routes(before.clone(), &desired(&["198.51.100.1/32"]));
-    let quiet =
-        holdfast_bgp::PeerConfig { connect_retry: s(5), passive: true, send_hold: Some(s(60)), ..before.clone() };
-    hand.give(Input::Config(Box::new(quiet)));
-    assert!(hand.take().is_empty());
-    assert_eq!(hand.state(), State::Established);
-    hand.give(Input::Config(Box::new(holdfast_bgp::PeerConfig { hold_time: s(30), ..before })));
-    let outputs = hand.take();
-    assert_eq!(notification(&messages(&outputs, conn)), Some(Notification::new(6, 6, vec![])));
-    assert!(outputs.iter().any(|output| matches!(output, Output::Connect { .. })), "and an attempt at once");
-}
-
-#[test]
 fn stop_is_told_when_nothing_is_left() {
     let (mut hand, conn) = Hand::established(config(1, 2));
     hand.give(Input::Stop(Stop::Deconfigured));

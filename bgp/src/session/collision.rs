@@ -7,10 +7,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::dialling::Dial;
 use super::ending::End;
 use super::established::Established;
-use super::io::{ConnId, Output, Reason};
+use super::io::{ConnId, Reason};
 use super::{Connection, Peer, Phase, context};
 use crate::mutants;
 use crate::wire::{Cease, Notification};
@@ -131,10 +130,7 @@ impl Peer {
         self.counters.established += 1;
         // RFC 4724 section 3: R is for the first OPEN after a restart.
         self.restarting_until = None;
-        if let Dial::Dialling { conn, .. } = self.dial {
-            self.push(Output::Abort { conn });
-        }
-        self.dial = Dial::Off;
+        self.abandon();
         self.settle(now, Reason::KeepaliveReceived);
         if !mutants::off("one-session") {
             for other in self.ids().into_iter().filter(|other| *other != id) {

@@ -101,6 +101,14 @@ impl Peer {
         self.dial = Dial::Waiting { until, idle: delay == Delay::BackOff };
     }
 
+    /// Gives up the attempt that runs or is to come.
+    pub(super) fn abandon(&mut self) {
+        if let Dial::Dialling { conn, .. } = self.dial {
+            self.push(Output::Abort { conn });
+        }
+        self.dial = Dial::Off;
+    }
+
     fn attempt(&mut self, now: Instant) {
         let conn = ConnId(self.next_conn);
         self.next_conn += 2;
@@ -114,7 +122,7 @@ impl Peer {
         match self.dial {
             Dial::Waiting { until, .. } if now >= until => {
                 let speaks = self.connections.iter().any(|conn| conn.dialled || conn.state() > State::OpenSent);
-                if speaks {
+                if speaks || self.config.passive {
                     self.schedule(now, Delay::Retry);
                 } else {
                     self.attempt(now);
@@ -125,7 +133,8 @@ impl Peer {
                 self.push(Output::Abort { conn });
                 self.last_error = Some((now, Reason::ConnectTimeout));
                 // RFC 4271 section 8.2.2, Connect: the next attempt follows at once.
-                self.attempt(now);
+                self.schedule(now, Delay::Now);
+                self.settle(now, Reason::ConnectTimeout);
             }
             Dial::Off | Dial::Passive | Dial::Waiting { .. } | Dial::Dialling { .. } => {}
         }

@@ -151,10 +151,7 @@ impl Peer {
             return;
         }
         self.started = false;
-        if let Dial::Dialling { conn, .. } = self.dial {
-            self.push(Output::Abort { conn });
-        }
-        self.dial = Dial::Off;
+        self.abandon();
         match stop {
             // Neither NOTIFICATION nor FIN from here: the neighbour keeps the routes for the restart time.
             Stop::Restart if !mutants::off("silent-restart") => {
