@@ -228,11 +228,13 @@ impl Peer {
     }
 
     /// A TCP connection is up: OPEN, and wait for the neighbour's.
-    fn begin(&mut self, now: Instant, conn: Connection, reason: Reason) {
+    fn begin(&mut self, now: Instant, mut conn: Connection, reason: Reason) {
         let id = conn.id;
         let open = self.our_open(now);
         self.connections.push(conn);
         self.counters.opens_sent += 1;
+        // RFC 8654 section 4: whoever said so in its OPEN takes long messages, whatever the neighbour said.
+        conn.framer.set_extended(self.config.capabilities);
         self.send(now, id, open);
         self.settle(now, reason);
     }

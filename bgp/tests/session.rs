@@ -9,7 +9,9 @@ use common::{config, desired, ms, router_id, s, with_route};
 use holdfast_bgp::rib::{Route, Unsent};
 use holdfast_bgp::session::{BfdState, HEALTHY, HIGH_WATER, OPEN_HOLD, Reason, RemoteAs};
 use holdfast_bgp::types::{Asn, Families, Family};
-use holdfast_bgp::wire::{Capability, Codec, Message, Notification, RefreshKind, RouteRefresh, Segment, SegmentKind};
+use holdfast_bgp::wire::{
+    Capability, Codec, Frame, Message, Notification, RefreshKind, RouteRefresh, Segment, SegmentKind,
+};
 use holdfast_bgp::{Event, Input, Output, State, Stop};
 
 // ---- The handshake (RFC 4271 section 8.2.2).
@@ -267,6 +269,30 @@ fn a_stream_that_is_no_bgp_is_answered_and_closed() {
     // And what comes after is for nobody.
     hand.bytes(conn, &[0xff; 4096]);
     assert!(hand.sent(conn).is_empty());
+}
+
+#[test]
+fn a_long_message_is_taken_where_our_open_allowed_it_and_refused_where_it_did_not() {
+    let mut long = Vec::new();
+    let routes = common::many(1000);
+    holdfast_bgp::wire::update::withdraw(&mut long, &Codec::LENIENT, Family::Ipv4, routes.keys().copied());
+    assert!(long.len() > 4096 && Frame::split(&long, true).unwrap().unwrap().1.is_empty(), "one message");
+    // RFC 8654 section 4: whatever the neighbour said.
+    let (mut hand, conn) = Hand::open_sent(config(1, 2));
+    let open = without(hand.their_open(), 6);
+    hand.agree(conn, &open);
+    hand.bytes(conn, &long);
+    assert_eq!((hand.state(), hand.info().counters.withdrawals_dropped), (State::Established, 1000));
+
+    let ipv4 = Families::NONE.with(Family::Ipv4);
+    let (mut hand, conn) =
+        Hand::open_sent(holdfast_bgp::PeerConfig { capabilities: false, families: ipv4, ..config(1, 2) });
+    let open = hand.their_open();
+    hand.agree(conn, &open);
+    hand.take();
+    hand.bytes(conn, &long);
+    let length = (long.len() as u16).to_be_bytes().to_vec();
+    assert_eq!(notification(&hand.sent(conn)), Some(Notification::new(1, 2, length)));
 }
 
 #[test]

@@ -96,15 +96,13 @@ pub(super) type Keepalive = Option<Instant>;
 
 impl Connection {
     pub(super) fn new(now: Instant, id: ConnId, dialled: bool, local: SocketAddr, remote: SocketAddr) -> Self {
-        let mut framer = Framer::new();
-        framer.set_extended(true);
         Self {
             id,
             dialled,
             local,
             remote,
             opened_at: now,
-            framer,
+            framer: Framer::new(),
             negotiated: None,
             codec: Codec::LENIENT,
             phase: Phase::OpenSent { hold_at: now + OPEN_HOLD },
