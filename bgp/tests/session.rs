@@ -529,6 +529,36 @@ fn a_refresh_is_answered_with_the_whole_table_of_the_family_between_its_marks() 
     assert!(matches!(sent[..], [Message::Update(_)]), "{sent:?}");
 }
 
+#[test]
+fn a_refresh_of_another_length_is_an_error_only_where_rfc_7313_says_so() {
+    let longer = |kind| {
+        let mut bytes = wire(&Message::RouteRefresh(RouteRefresh::new(kind, Family::Ipv4)));
+        bytes.push(0);
+        bytes[17] += 1;
+        bytes
+    };
+    for kind in [RefreshKind::Begin, RefreshKind::End] {
+        let (mut hand, conn) = Hand::established(config(1, 2));
+        hand.bytes(conn, &longer(kind));
+        assert_eq!(notification(&hand.sent(conn)), Some(Notification::new(7, 1, longer(kind))));
+        // A neighbour that doesn't speak it.
+        let (mut hand, conn) = Hand::open_sent(config(1, 2));
+        let open = without(hand.their_open(), 70);
+        hand.agree(conn, &open);
+        hand.take();
+        hand.bytes(conn, &longer(kind));
+        assert!(hand.take().is_empty());
+        assert_eq!(hand.state(), State::Established);
+    }
+    // A kind that isn't known, and a request with a filter (RFC 5291) behind it.
+    let (mut hand, conn) = Hand::with_routes(config(1, 2), &desired(&["198.51.100.1/32"]));
+    hand.bytes(conn, &longer(RefreshKind::Other(3)));
+    assert!(hand.take().is_empty());
+    hand.bytes(conn, &longer(RefreshKind::Request));
+    assert_eq!(common::hand::announced(&hand.sent(conn)).len(), 1);
+    assert_eq!(hand.state(), State::Established);
+}
+
 // ---- A caller that doesn't drain, names that are gone.
 
 #[test]

@@ -117,7 +117,14 @@ impl Peer {
     fn on_refresh(&mut self, now: Instant, id: ConnId, frame: &Frame<'_>) {
         let refresh = match RouteRefresh::decode(frame) {
             Ok(refresh) => refresh,
-            Err(error) => return self.fail(now, id, error.notification(), error.to_string()),
+            Err(error) => {
+                // RFC 7313 section 5 is for those who have the capability; from others it is a kind that isn't known.
+                let enhanced = self.find(id).and_then(|conn| conn.negotiated).is_some_and(|it| it.enhanced_refresh);
+                if enhanced {
+                    self.fail(now, id, error.notification(), error.to_string());
+                }
+                return;
+            }
         };
         // RFC 2918 section 4, RFC 7313 section 5: what wasn't agreed on, or isn't known, is ignored.
         let (RefreshKind::Request, Some(family)) = (refresh.kind, refresh.family()) else { return };

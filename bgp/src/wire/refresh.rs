@@ -64,16 +64,22 @@ impl RouteRefresh {
         Family::from_afi_safi(self.afi, self.safi)
     }
 
-    /// Takes a whole message.
+    /// Takes a whole message. What follows the four bytes isn't looked at: outbound filters (RFC 5291), which we never
+    /// offer, or what a kind that is ignored brings along.
     ///
     /// # Errors
-    /// Not of four bytes (RFC 7313 section 5): outbound filters (RFC 5291), which may follow, are nothing that we have
-    /// ever offered.
+    /// A beginning or an end that isn't of four bytes (RFC 7313 section 5). It is one only from a neighbour that has said
+    /// that it speaks RFC 7313.
     pub fn decode(frame: &Frame<'_>) -> Result<Self, RefreshError> {
         let mut reader = Reader::new(frame.body);
-        match (reader.u16(), reader.u8(), reader.u8(), reader.is_empty()) {
-            (Some(afi), Some(kind), Some(safi), true) => Ok(Self { afi, kind: RefreshKind::from_code(kind), safi }),
-            _ => Err(RefreshError { message: frame.bytes.to_vec() }),
+        let refused = || RefreshError { message: frame.bytes.to_vec() };
+        let (Some(afi), Some(kind), Some(safi)) = (reader.u16(), reader.u8(), reader.u8()) else {
+            return Err(refused());
+        };
+        let kind = RefreshKind::from_code(kind);
+        match kind {
+            RefreshKind::Begin | RefreshKind::End if !reader.is_empty() => Err(refused()),
+            _ => Ok(Self { afi, kind, safi }),
         }
     }
 

@@ -128,11 +128,24 @@ fn rfc2918_and_7313_a_refresh_has_a_family_and_a_kind() {
 }
 
 #[test]
-fn rfc7313_s5_a_refresh_of_another_length_comes_back_whole() {
-    let long = message(5, &hex("0001 01 01 00"));
-    assert_eq!(answer(decode(&frame(&long), &EBGP).unwrap_err()), (7, 1, long.clone()));
+fn rfc7313_s5_a_beginning_or_an_end_of_another_length_comes_back_whole() {
+    for body in ["0001 01 01 00", "0002 02 01 00 00"] {
+        let long = message(5, &hex(body));
+        assert_eq!(answer(decode(&frame(&long), &EBGP).unwrap_err()), (7, 1, long.clone()));
+    }
     // More than a NOTIFICATION takes: as much of it as there is room for.
-    let longest = message(5, &[0; 4077]);
+    let longest = message(5, &[1; 4077]);
     let (code, subcode, data) = answer(decode(&frame(&longest), &EBGP).unwrap_err());
     assert_eq!((code, subcode, data.len()), (7, 1, 4096 - 21));
+}
+
+#[test]
+fn rfc7313_s5_the_length_of_a_request_or_of_an_unknown_kind_is_no_error() {
+    // RFC 5291: a request with an outbound filter behind it.
+    let filtered = message(5, &hex("0001 00 01  01 40 0002 8000"));
+    let request = RouteRefresh::new(RefreshKind::Request, Family::Ipv4);
+    assert_eq!(decode(&frame(&filtered), &EBGP), Ok(Message::RouteRefresh(request)));
+    let unknown = message(5, &hex("0001 03 01 00"));
+    let kept = RouteRefresh { afi: 1, kind: RefreshKind::Other(3), safi: 1 };
+    assert_eq!(decode(&frame(&unknown), &EBGP), Ok(Message::RouteRefresh(kept)));
 }
