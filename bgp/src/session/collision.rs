@@ -40,6 +40,10 @@ enum Verdict {
 impl Peer {
     /// Lets each connection in OpenConfirm do what it may by now.
     pub(super) fn arbitrate(&mut self, now: Instant) {
+        // Asked after each read, and almost never anything but a session that is up.
+        if self.connections.iter().all(|conn| conn.confirm().is_none()) {
+            return;
+        }
         for id in self.ids() {
             let Some(conn) = self.find(id).filter(|conn| conn.confirm().is_some()) else { continue };
             match self.verdict(conn) {
