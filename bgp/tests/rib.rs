@@ -9,7 +9,7 @@ use std::sync::Arc;
 use common::{desired, many, prefix, with_route};
 use holdfast_bgp::rib::{AdjRibOut, Context, DEFAULT_LOCAL_PREF, Desired, Route, Sent, Unsent};
 use holdfast_bgp::types::{Asn, Families, Family, NextHop, PathAttributes, Prefix};
-use holdfast_bgp::wire::{Codec, Frame, MAX_LEN, Message, RefreshKind, SegmentKind, Update, decode};
+use holdfast_bgp::wire::{AttributeValue, Codec, Frame, MAX_LEN, Message, RefreshKind, SegmentKind, Update, decode};
 use proptest::prelude::*;
 
 fn context() -> Context {
@@ -167,6 +167,51 @@ fn complaint_25_a_changed_next_hop_is_told_for_the_routes_that_it_concerns() {
 }
 
 #[test]
+fn a_next_hop_that_changes_while_a_table_is_on_its_way_counts_for_all_of_it() {
+    let of = |last: u8| Context {
+        next_hop_ipv4: Some([192, 0, 2, last].into()),
+        local: IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ..context()
+    };
+    let host = |n: u32| Prefix::host(Ipv4Addr::from(0xc612_0000 + n).into());
+    let wanted: Desired = (0..10).map(|n| (host(n), Arc::new(sixty(n)))).collect();
+    let mut rib = AdjRibOut::new(of(1), true);
+    rib.want(&Arc::new(wanted));
+    let mut out = Vec::new();
+    let first = rib.poll(1, &mut out);
+    assert_eq!(first.announced, [host(0)]);
+    rib.set_context(of(2));
+    let (messages, sent) = all(&mut rib);
+    assert_eq!(sent.announced, (0..10).map(host).collect::<Vec<_>>(), "the first one again");
+    let hops = updates(&messages).into_iter().flat_map(|update| &update.attributes).filter_map(|attribute| {
+        match attribute.value {
+            AttributeValue::NextHop(hop) => Some(hop),
+            _ => None,
+        }
+    });
+    assert!(hops.eq([Ipv4Addr::new(192, 0, 2, 2); 10]));
+}
+
+#[test]
+fn a_refresh_that_comes_while_the_other_familys_table_is_on_its_way_is_answered_whole() {
+    let mut wanted = (*desired(&["2001:db8:1::1/128"])).clone();
+    let mut rib = told(context(), &Arc::new(wanted.clone()));
+    let host = |n: u32| Prefix::host(Ipv4Addr::from(0xc612_0000 + n).into());
+    wanted.extend((0..10).map(|n| (host(n), Arc::new(sixty(n)))));
+    rib.want(&Arc::new(wanted));
+    rib.poll(1, &mut Vec::new());
+    rib.refresh(Family::Ipv6);
+    let (messages, sent) = all(&mut rib);
+    assert_eq!(sent.announced.len(), 9 + 1);
+    let at = |wanted: &dyn Fn(&Message) -> bool| messages.iter().position(wanted).unwrap();
+    let mark = |kind| at(&|message| matches!(message, Message::RouteRefresh(refresh) if refresh.kind == kind));
+    let again = at(
+        &|message| matches!(message, Message::Update(update) if update.all_announced().eq([prefix("2001:db8:1::1/128")])),
+    );
+    assert!(mark(RefreshKind::Begin) < again && again < mark(RefreshKind::End));
+}
+
+#[test]
 fn a_route_that_a_session_can_not_carry_is_told_to_the_operator_and_not_to_the_neighbour() {
     let only_v4 =
         Context { codec: Codec { families: Families::NONE.with(Family::Ipv4), ..context().codec }, ..context() };
@@ -290,7 +335,7 @@ impl View {
                         assert!(self.routes.remove(&prefix).is_some(), "{prefix} withdrawn and never announced");
                     }
                     let communities = update.attributes.iter().find_map(|attribute| match &attribute.value {
-                        holdfast_bgp::wire::AttributeValue::Communities(communities) => Some(communities.clone()),
+                        AttributeValue::Communities(communities) => Some(communities.clone()),
                         _ => None,
                     });
                     for prefix in update.all_announced() {

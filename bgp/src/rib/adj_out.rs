@@ -1,11 +1,11 @@
 //! What one neighbour was told, and what it is still to be told.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::{Context, Desired, Route, Unsent};
 use crate::mutants;
-use crate::types::{Family, Prefix};
+use crate::types::{Family, PathAttributes, Prefix};
 use crate::wire::{EncodeError, RefreshKind, RouteRefresh, update};
 
 /// Prefixes with the same attributes that are written in one go.
@@ -20,10 +20,12 @@ pub struct AdjRibOut {
     /// `None`: not told yet; nothing goes out, End-of-RIB least of all.
     desired: Option<Arc<Desired>>,
     told: BTreeMap<Prefix, Told>,
-    /// Where `told` isn't as it should be, in order.
+    /// Where `told` isn't as it should be, in order, until it is looked at.
     changed: Vec<Prefix>,
     /// What is to be said again although it was told; of it, what is no longer wanted is withdrawn like all else.
     again: BTreeSet<Prefix>,
+    /// Of what was looked at, what is still to be announced: the next ones first.
+    groups: VecDeque<Group>,
     ipv4: Table,
     ipv6: Table,
 }
@@ -62,9 +64,11 @@ pub struct Sent {
 }
 
 /// Prefixes of a family with one set of attributes.
-struct Group<'a> {
+#[derive(Debug)]
+struct Group {
     family: Family,
-    route: &'a Arc<Route>,
+    route: Arc<Route>,
+    attributes: PathAttributes,
     prefixes: Vec<Prefix>,
 }
 
@@ -78,6 +82,7 @@ impl AdjRibOut {
             told: BTreeMap::new(),
             changed: Vec::new(),
             again: BTreeSet::new(),
+            groups: VecDeque::new(),
             ipv4: Table::default(),
             ipv6: Table::default(),
         }
@@ -85,6 +90,13 @@ impl AdjRibOut {
 
     /// The whole wanted table. What was wanted before and not told yet is forgotten.
     pub fn want(&mut self, desired: &Arc<Desired>) {
+        self.desired = Some(Arc::clone(desired));
+        self.groups.clear();
+        self.changed = self.difference(desired);
+    }
+
+    /// Where what was told isn't what is wanted, in order.
+    fn difference(&self, desired: &Desired) -> Vec<Prefix> {
         let mut changed = Vec::new();
         let mut told = self.told.iter().peekable();
         for (prefix, route) in desired.iter() {
@@ -97,8 +109,14 @@ impl AdjRibOut {
             }
         }
         changed.extend(told.map(|(gone, _)| *gone));
-        self.changed = changed;
-        self.desired = Some(Arc::clone(desired));
+        changed
+    }
+
+    /// What was looked at and not told yet is looked at anew.
+    fn regroup(&mut self) {
+        if let Some(desired) = self.desired.clone().filter(|_| !self.groups.is_empty()) {
+            self.want(&desired);
+        }
     }
 
     /// Other next hops. Routes whose next hop changes by it are said again.
@@ -113,6 +131,7 @@ impl AdjRibOut {
                 self.again.insert(*prefix);
             }
         }
+        self.regroup();
     }
 
     /// The neighbour wants a family's table again (RFC 2918). Asked while it is being told: once more afterwards.
@@ -129,7 +148,7 @@ impl AdjRibOut {
             let table = self.table(family);
             !table.complete || table.asked || table.framed
         });
-        !self.changed.is_empty() || !self.again.is_empty() || tables
+        !self.changed.is_empty() || !self.again.is_empty() || !self.groups.is_empty() || tables
     }
 
     /// Whether the initial table is out, End-of-RIB and all.
@@ -165,31 +184,32 @@ impl AdjRibOut {
             self.complete(out, &mut sent, true);
         }
         self.begin_refreshes(&desired, out, &mut sent);
+        if self.groups.is_empty() {
+            self.look(&desired, out, &mut sent);
+        }
+        self.announce(limit, out, &mut sent);
+        self.complete(out, &mut sent, false);
+        sent
+    }
 
-        let (changed, again) = (std::mem::take(&mut self.changed), std::mem::take(&mut self.again));
-        let changes = merged(&changed, &again);
-        let groups = self.groups(&changes, &desired, &mut sent);
+    /// Looks at all that has changed, once: withdraws what must go, and groups what is to be announced.
+    fn look(&mut self, desired: &Desired, out: &mut Vec<u8>, sent: &mut Sent) {
+        let changes = merged(std::mem::take(&mut self.changed), &self.again);
+        self.groups = self.grouped(&changes, desired, sent);
         let unwanted = changes.iter().copied().filter(|prefix| !desired.contains_key(prefix));
         let unsendable = sent.unsent.iter().map(|(prefix, _)| *prefix);
         let gone: Vec<_> = unwanted.chain(unsendable).filter(|prefix| self.is_announced(*prefix)).collect();
-        self.withdraw(&gone, out, &mut sent);
+        self.withdraw(&gone, out, sent);
         for prefix in changes.iter().filter(|prefix| !desired.contains_key(prefix)) {
             self.told.remove(prefix);
+            self.again.remove(prefix);
         }
         for (prefix, why) in &sent.unsent {
+            self.again.remove(prefix);
             if let Some(route) = desired.get(prefix) {
                 self.told.insert(*prefix, Told { route: Arc::clone(route), outcome: Err(*why) });
             }
         }
-        let mut left = Vec::new();
-        for group in groups {
-            self.announce(group, limit, out, &mut sent, &mut left);
-        }
-        left.sort_unstable();
-        self.again = again.into_iter().filter(|prefix| left.binary_search(prefix).is_ok()).collect();
-        self.changed = changed.into_iter().filter(|prefix| left.binary_search(prefix).is_ok()).collect();
-        self.complete(out, &mut sent, false);
-        sent
     }
 
     /// Withdraws everything, for the end of the session.
@@ -200,6 +220,7 @@ impl AdjRibOut {
         self.told.clear();
         self.changed.clear();
         self.again.clear();
+        self.groups.clear();
         self.desired = None;
         sent
     }
@@ -239,13 +260,14 @@ impl AdjRibOut {
             let told = self.told.iter().filter(|(prefix, told)| prefix.family() == family && told.outcome.is_ok());
             let again = told.map(|(prefix, _)| *prefix).filter(|prefix| desired.contains_key(prefix));
             self.again.extend(again);
+            self.regroup();
         }
     }
 
     /// The changes that are announcements, those with the same attributes together. Those that can't be told go to
     /// `sent.unsent`.
-    fn groups<'a>(&self, changes: &[Prefix], desired: &'a Desired, sent: &mut Sent) -> Vec<Group<'a>> {
-        let mut groups: Vec<Group<'a>> = Vec::new();
+    fn grouped(&self, changes: &[Prefix], desired: &Desired, sent: &mut Sent) -> VecDeque<Group> {
+        let mut groups: VecDeque<Group> = VecDeque::new();
         let mut by_address: BTreeMap<(Family, usize), Result<usize, Unsent>> = BTreeMap::new();
         let mut by_content: BTreeMap<(Family, &Route), Result<usize, Unsent>> = BTreeMap::new();
         for prefix in changes {
@@ -253,8 +275,13 @@ impl AdjRibOut {
             let family = prefix.family();
             let place = *by_address.entry((family, Arc::as_ptr(route) as usize)).or_insert_with(|| {
                 *by_content.entry((family, route)).or_insert_with(|| {
-                    self.can_be_told(route, family)?;
-                    groups.push(Group { family, route, prefixes: Vec::new() });
+                    let attributes = self.attributes(route, family)?;
+                    groups.push_back(Group {
+                        family,
+                        route: Arc::clone(route),
+                        attributes,
+                        prefixes: Vec::with_capacity(1),
+                    });
                     Ok(groups.len() - 1)
                 })
             });
@@ -270,9 +297,11 @@ impl AdjRibOut {
         groups
     }
 
-    fn can_be_told(&self, route: &Route, family: Family) -> Result<(), Unsent> {
+    /// What is said of a route, if it can be.
+    fn attributes(&self, route: &Route, family: Family) -> Result<PathAttributes, Unsent> {
         let attributes = self.context.attributes(route, family)?;
-        update::check(&self.context.codec, &attributes, family).map_err(|error| unsent(error, family))
+        update::check(&self.context.codec, &attributes, family).map_err(|error| unsent(error, family))?;
+        Ok(attributes)
     }
 
     fn withdraw(&self, prefixes: &[Prefix], out: &mut Vec<u8>, sent: &mut Sent) {
@@ -283,23 +312,22 @@ impl AdjRibOut {
         sent.withdrawn.extend(prefixes);
     }
 
-    /// Announces a group, or as much of it as the limit allows; the rest is left.
-    fn announce(&mut self, group: Group<'_>, limit: usize, out: &mut Vec<u8>, sent: &mut Sent, left: &mut Vec<Prefix>) {
-        let Ok(attributes) = self.context.attributes(group.route, group.family) else { return };
-        for prefixes in group.prefixes.chunks(CHUNK) {
-            if out.len() >= limit {
-                left.extend(prefixes);
-                continue;
+    /// Announces groups, or as much of them as the limit allows; the rest stays.
+    fn announce(&mut self, limit: usize, out: &mut Vec<u8>, sent: &mut Sent) {
+        while out.len() < limit {
+            let Some(mut group) = self.groups.pop_front() else { return };
+            let rest = group.prefixes.split_off(CHUNK.min(group.prefixes.len()));
+            let prefixes = std::mem::replace(&mut group.prefixes, rest);
+            let Group { family, route, attributes, .. } = &group;
+            let messages = update::announce(out, &self.context.codec, attributes, *family, prefixes.iter().copied());
+            for prefix in &prefixes {
+                self.again.remove(prefix);
+                self.told.insert(*prefix, Told { route: Arc::clone(route), outcome: Ok(()) });
             }
-            let codec = &self.context.codec;
-            // Checked when the groups were made.
-            let Ok(messages) = update::announce(out, codec, &attributes, group.family, prefixes.iter().copied()) else {
-                return;
-            };
-            sent.updates += messages as u64;
+            sent.updates += messages.expect("was checked when the group was made") as u64;
             sent.announced.extend(prefixes);
-            for prefix in prefixes {
-                self.told.insert(*prefix, Told { route: Arc::clone(group.route), outcome: Ok(()) });
+            if !group.prefixes.is_empty() {
+                self.groups.push_front(group);
             }
         }
     }
@@ -307,7 +335,7 @@ impl AdjRibOut {
     /// Ends what is complete: EoRR where BoRR began it, and each family's initial table.
     fn complete(&mut self, out: &mut Vec<u8>, sent: &mut Sent, early: bool) {
         for family in self.context.codec.families.iter() {
-            let open = self.changed.iter().chain(&self.again).any(|prefix| prefix.family() == family);
+            let open = self.groups.iter().any(|group| group.family == family);
             if open && !early {
                 continue;
             }
@@ -325,8 +353,7 @@ impl AdjRibOut {
 }
 
 /// Both, in order, each once.
-fn merged(changed: &[Prefix], again: &BTreeSet<Prefix>) -> Vec<Prefix> {
-    let mut changes = changed.to_vec();
+fn merged(mut changes: Vec<Prefix>, again: &BTreeSet<Prefix>) -> Vec<Prefix> {
     if !again.is_empty() {
         changes.extend(again);
         changes.sort_unstable();
