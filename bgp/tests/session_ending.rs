@@ -422,7 +422,7 @@ fn complaint_09_five_thousand_routes_that_come_and_go_starve_no_keepalive_at_a_h
         net.run(s(1));
         assert!(net.tables_equal());
     }
-    assert_eq!([net.nodes[0].ups, net.nodes[1].ups], [1, 1]);
+    assert_eq!(net.ups(), [1, 1]);
 }
 
 // Complaint 13.

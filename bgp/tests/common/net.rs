@@ -391,6 +391,11 @@ impl Net {
         self.pipes.iter().filter(|pipe| pipe.open == [true, true]).count()
     }
 
+    /// How often each was Established.
+    pub(crate) fn ups(&self) -> [u64; 2] {
+        [self.nodes[0].ups, self.nodes[1].ups]
+    }
+
     pub(crate) fn states(&self) -> [State; 2] {
         [self.nodes[0].peer.state(), self.nodes[1].peer.state()]
     }
