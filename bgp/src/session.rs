@@ -35,7 +35,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use config::{ConfigError, MAX_CONNECT_RETRY, MIN_CONNECT_RETRY, MIN_HOLD, PeerConfig, RemoteAs};
+pub use config::{
+    ConfigError, MAX_CONNECT_RETRY, MAX_HOLD, MAX_RESTART, MIN_CONNECT_RETRY, MIN_HOLD, PeerConfig, RemoteAs,
+};
 pub use connection::OPEN_HOLD;
 pub use dialling::HEALTHY;
 pub use io::{BfdState, ConnId, Counters, Event, Info, Input, Negotiated, Output, Reason, State, Stop, Transition};
@@ -231,11 +233,11 @@ impl Peer {
     fn begin(&mut self, now: Instant, mut conn: Connection, reason: Reason) {
         let id = conn.id;
         let open = self.our_open(now);
-        self.connections.push(conn);
-        self.counters.opens_sent += 1;
         // RFC 8654 section 4: whoever said so in its OPEN takes long messages, whatever the neighbour said.
         conn.framer.set_extended(self.config.capabilities);
-        self.send(now, id, open);
+        self.connections.push(conn);
+        self.counters.opens_sent += 1;
+        self.send(id, open);
         self.settle(now, reason);
     }
 
@@ -258,12 +260,12 @@ impl Peer {
         let bounce = before.differs_in_session(&self.config);
         if bounce {
             self.failures = 0;
+            self.abandon();
             self.end_all(now, &Reason::ConfigChanged);
             // Where a connection ended, the next attempt runs already.
             if !matches!(self.dial, Dial::Dialling { .. }) {
                 self.schedule(now, Delay::Now);
             }
-            self.abandon();
             self.settle(now, Reason::ConfigChanged);
             return;
         }

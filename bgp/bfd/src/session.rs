@@ -61,8 +61,6 @@ pub struct Remote {
     pub min_tx: Duration,
     /// Its Detect Mult.
     pub multiplier: u8,
-    /// Its BFD doesn't share the fate of its control plane.
-    pub control_plane_independent: bool,
 }
 
 impl Remote {
@@ -74,7 +72,6 @@ impl Remote {
         min_rx: Duration::from_micros(1),
         min_tx: Duration::ZERO,
         multiplier: 1,
-        control_plane_independent: false,
     };
 }
 
@@ -159,7 +156,6 @@ impl Session {
             min_rx: packet.required_min_rx,
             min_tx: packet.desired_min_tx,
             multiplier: packet.multiplier,
-            control_plane_independent: packet.control_plane_independent,
         };
         self.heard_at = Some(now);
         if packet.final_ && self.timing.is_polling() {

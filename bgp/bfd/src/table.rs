@@ -44,7 +44,7 @@ pub struct Peer {
     pub multihop: bool,
     /// Over several hops: the lowest TTL that is taken.
     pub min_ttl: u8,
-    /// Wait until the neighbour begins (section 6.1).
+    /// Wait until the neighbour begins (section 6.1). Counts when the session is made.
     pub passive: bool,
 }
 
@@ -232,7 +232,7 @@ impl Table {
         Some(&self.entries.get(&id)?.session)
     }
 
-    /// Whom a session is with; may be changed at any time.
+    /// Whom a session is with: which packets are its own from now on. All but `passive` may be changed at any time.
     pub fn peer_mut(&mut self, id: Discriminator) -> Option<&mut Peer> {
         Some(&mut self.entries.get_mut(&id)?.peer)
     }

@@ -114,7 +114,7 @@ impl Peer {
                 confirm.patience = None;
                 confirm.impatient = false;
             }
-            self.send_keepalive(now, id);
+            self.send_keepalive(id);
         }
         if confirm.ready {
             self.establish(now, id);
@@ -153,7 +153,7 @@ impl Peer {
             confirm.challenged = Some(heard);
             confirm.patience = Some(now + PATIENCE);
         }
-        self.send_keepalive(now, session);
+        self.send_keepalive(session);
     }
 
     fn lose(&mut self, now: Instant, id: ConnId) {

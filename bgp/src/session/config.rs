@@ -84,13 +84,13 @@ impl PeerConfig {
     /// Whether it can be run.
     pub fn check(&self) -> Result<(), ConfigError> {
         let hold = self.hold_time;
-        if hold != Duration::ZERO && (hold < MIN_HOLD || hold > Duration::from_secs(65_535)) {
+        if hold != Duration::ZERO && (hold < MIN_HOLD || hold > MAX_HOLD) {
             return Err(ConfigError::HoldTime(hold));
         }
         if self.connect_retry < MIN_CONNECT_RETRY || self.connect_retry > MAX_CONNECT_RETRY {
             return Err(ConfigError::ConnectRetry(self.connect_retry));
         }
-        if self.graceful_restart.is_some_and(|time| time > Duration::from_secs(4095)) {
+        if self.graceful_restart.is_some_and(|time| time > MAX_RESTART) {
             return Err(ConfigError::RestartTime);
         }
         if self.families == Families::NONE {
@@ -103,15 +103,6 @@ impl PeerConfig {
             return Err(ConfigError::LocalAs(self.local_as));
         }
         Ok(())
-    }
-
-    /// Whether the neighbour is in our own AS.
-    pub fn internal(&self) -> bool {
-        match self.remote_as {
-            RemoteAs::Exactly(asn) => asn == self.local_as,
-            RemoteAs::Internal => true,
-            RemoteAs::External => false,
-        }
     }
 
     /// Whether a session under the one can't go on under the other.
@@ -131,10 +122,14 @@ impl PeerConfig {
 
 /// RFC 4271 section 4.2: a hold time is 0 or at least this.
 pub const MIN_HOLD: Duration = Duration::from_secs(3);
+/// The longest hold time that an OPEN can say.
+pub const MAX_HOLD: Duration = Duration::from_secs(65_535);
 /// The shortest ConnectRetryTime: more often than this is a burden to both.
 pub const MIN_CONNECT_RETRY: Duration = Duration::from_millis(100);
 /// No wait before an attempt is longer.
 pub const MAX_CONNECT_RETRY: Duration = Duration::from_secs(60);
+/// RFC 4724 section 3: a restart time has twelve bits.
+pub const MAX_RESTART: Duration = Duration::from_secs(4095);
 
 /// A configuration that can't be run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]

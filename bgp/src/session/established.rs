@@ -86,7 +86,7 @@ impl Peer {
         self.counters.updates_sent += sent.updates;
         self.counters.refreshes_sent += sent.refreshes;
         if !bytes.is_empty() {
-            self.send(now, id, bytes);
+            self.send(id, bytes);
         }
         // RFC 4271 section 8.2.2: each UPDATE restarts KeepaliveTimer.
         if sent.updates > 0 {
@@ -106,7 +106,7 @@ impl Peer {
         }
     }
 
-    pub(super) fn send(&mut self, _now: Instant, id: ConnId, bytes: Vec<u8>) {
+    pub(super) fn send(&mut self, id: ConnId, bytes: Vec<u8>) {
         self.counters.bytes_sent += bytes.len() as u64;
         if let Some(conn) = self.find_mut(id) {
             conn.handed_over(bytes.len());
@@ -114,11 +114,11 @@ impl Peer {
         self.push(Output::Send { conn: id, bytes });
     }
 
-    pub(super) fn send_keepalive(&mut self, now: Instant, id: ConnId) {
+    pub(super) fn send_keepalive(&mut self, id: ConnId) {
         let mut bytes = Vec::new();
         encode_keepalive(&mut bytes);
         self.counters.keepalives_sent += 1;
-        self.send(now, id, bytes);
+        self.send(id, bytes);
     }
 
     /// A third of the hold time, jittered; never with a hold time of 0.
@@ -142,7 +142,7 @@ impl Peer {
             Some(Phase::Established(session)) => session.keepalive_at = next,
             Some(Phase::OpenSent { .. }) | None => {}
         }
-        self.send_keepalive(now, id);
+        self.send_keepalive(id);
     }
 
     pub(super) fn on_queued(&mut self, now: Instant, id: ConnId, bytes: usize) {

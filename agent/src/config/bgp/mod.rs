@@ -16,6 +16,7 @@ pub(super) mod rate {
     pub(in crate::config) use super::community::{ACCEPTED_RATE as ACCEPTED, rate as parse};
 }
 
+use holdfast_bgp::session::MAX_RESTART;
 use holdfast_bgp::types::{Asn, RouterId};
 use holdfast_node::config::{Name, RouterIdFrom};
 pub(super) use neighbor::NeighborRead;
@@ -27,9 +28,7 @@ use std::time::Duration;
 /// Each has a connection, timers and a table of its own.
 const NEIGHBORS_MAX: usize = 64;
 const ACCEPTED_AS: &str = "1 to 4294967294 but not 23456 or 65535, as 65010";
-/// RFC 4724: 12 bits of seconds.
 const RESTART_MIN: Duration = Duration::from_secs(1);
-const RESTART_MAX: Duration = Duration::from_secs(4095);
 const RESTART: Duration = Duration::from_secs(15);
 const PORT: u16 = 179;
 
@@ -105,7 +104,7 @@ fn graceful_restart(value: &Value<'_>, sink: &mut Sink) -> Option<Option<Duratio
         return Some(None);
     }
     let accepted = "\"off\", or whole seconds from 1s to 4095s";
-    seconds(value, RESTART_MIN, RESTART_MAX, accepted, sink).map(Some)
+    seconds(value, RESTART_MIN, MAX_RESTART, accepted, sink).map(Some)
 }
 
 impl BgpRead {

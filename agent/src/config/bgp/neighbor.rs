@@ -4,6 +4,7 @@ use super::attributes::{flat, next_hop, overrides};
 use crate::config::tree::{Place, Sink, Table, Value};
 use crate::config::values::{absolute_path, count, duration, interface, name, seconds, shown};
 use crate::config::{schema, vip::host};
+use holdfast_bgp::session::{MAX_CONNECT_RETRY, MAX_HOLD, MIN_CONNECT_RETRY, MIN_HOLD};
 use holdfast_bgp::types::{Asn, Families, Family};
 use holdfast_node::config::{Bfd, InterfaceName, Neighbor, NeighborAs};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,10 +14,6 @@ use std::time::Duration;
 const ACCEPTED_ADDRESS: &str = "the router's address, as \"10.0.0.1\", \"2001:db8::1\" or \"fe80::1%eth0\"";
 const ACCEPTED_AS: &str = "1 to 4294967294 but not 23456 or 65535, \"internal\" or \"external\"";
 const ACCEPTED_BFD: &str = "true, false, or { interval = \"300ms\", multiplier = 3 }";
-const HOLD_TIME_MIN: Duration = Duration::from_secs(3);
-const HOLD_TIME_MAX: Duration = Duration::from_secs(65_535);
-const CONNECT_RETRY_MIN: Duration = Duration::from_millis(100);
-const CONNECT_RETRY_MAX: Duration = Duration::from_secs(60);
 const BFD_INTERVAL: Duration = Duration::from_millis(300);
 const BFD_INTERVAL_MIN: Duration = Duration::from_millis(10);
 const BFD_INTERVAL_MAX: Duration = Duration::from_secs(60);
@@ -75,7 +72,7 @@ pub(super) fn neighbor(table: &Table<'_>, own: Option<Asn>, listen: Option<bool>
     let hold_time = table.get("hold_time").map_or(Some(Duration::from_secs(9)), |value| hold_time(&value, sink));
     let connect_retry = table
         .get("connect_retry")
-        .map_or(Some(Duration::from_secs(2)), |value| duration(&value, CONNECT_RETRY_MIN, CONNECT_RETRY_MAX, sink));
+        .map_or(Some(Duration::from_secs(2)), |value| duration(&value, MIN_CONNECT_RETRY, MAX_CONNECT_RETRY, sink));
     let passive = table.get("passive").map_or(Some(false), |value| {
         let passive = value.boolean(sink)?;
         if passive && listen == Some(false) {
@@ -231,7 +228,7 @@ fn hold_time(value: &Value<'_>, sink: &mut Sink) -> Option<Duration> {
     if value.as_str().is_some_and(|text| crate::config::duration::parse(text) == Ok(Duration::ZERO)) {
         return Some(Duration::ZERO);
     }
-    seconds(value, HOLD_TIME_MIN, HOLD_TIME_MAX, accepted, sink)
+    seconds(value, MIN_HOLD, MAX_HOLD, accepted, sink)
 }
 
 fn source(value: &Value<'_>, at: Option<&Remote>, sink: &mut Sink) -> Option<IpAddr> {
