@@ -1,6 +1,6 @@
 //! Two systems, a wire that loses and delays, and a virtual clock: many seeds, and what must hold in each.
 
-use holdfast_bfd::{Control, Datagram, Discriminator, Event, Peer, Session, State, Table, Timers};
+use holdfast_bfd::{Control, Datagram, Diagnostic, Discriminator, Event, Peer, Session, State, Table, Timers};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
@@ -26,9 +26,10 @@ impl Dice {
         (z ^ (z >> 31)) % sides
     }
 
-    fn timers(&mut self) -> Timers {
+    /// With so many losses in a row at least that end a session.
+    fn timers(&mut self, least: u64) -> Timers {
         let interval = [10, 20, 50, 100, 300, 1_000][usize::try_from(self.roll(6)).expect("small")];
-        Timers::new(ms(interval), u8::try_from(2 + self.roll(4)).expect("small")).expect("in range")
+        Timers::new(ms(interval), u8::try_from(least + self.roll(6 - least)).expect("small")).expect("in range")
     }
 }
 
@@ -36,7 +37,7 @@ struct Side {
     table: Table,
     id: Discriminator,
     timers: Timers,
-    changes: Vec<(Instant, State)>,
+    changes: Vec<(Instant, State, Diagnostic)>,
     /// When it sent what wasn't an answer.
     sent: Vec<Instant>,
 }
@@ -64,24 +65,46 @@ struct World {
     arrives: [Instant; 2],
     /// Packets in a hundred that are lost, towards each side.
     loss: [u64; 2],
+    /// Never two in a row are, towards either side.
+    spares: bool,
+    /// Whether the last one was, towards each side.
+    lost: [bool; 2],
     delay: Duration,
 }
 
 impl World {
     fn new(seed: u64) -> Self {
+        Self::with_multipliers(seed, 2)
+    }
+
+    /// Multipliers of so much and up to 5.
+    fn with_multipliers(seed: u64, least: u64) -> Self {
         #[allow(clippy::disallowed_methods, reason = "a test has to begin somewhere")]
         let now = Instant::now();
         let mut dice = Dice(seed);
-        let timers = [dice.timers(), dice.timers()];
+        let timers = [dice.timers(least), dice.timers(least)];
         let sides = [0, 1].map(|side| Side::new(now, side, timers[side], dice.roll(u64::MAX)));
-        Self { now, dice, sides, wire: BTreeMap::new(), count: 0, arrives: [now; 2], loss: [0, 0], delay: ms(2) }
+        Self {
+            now,
+            dice,
+            sides,
+            wire: BTreeMap::new(),
+            count: 0,
+            arrives: [now; 2],
+            loss: [0, 0],
+            spares: false,
+            lost: [false; 2],
+            delay: ms(2),
+        }
     }
 
     fn drain(&mut self) {
         for from in 0..2 {
             while let Some((_, event)) = self.sides[from].table.poll_event() {
                 match event {
-                    Event::State { to, .. } => self.sides[from].changes.push((self.now, to)),
+                    Event::State { to, diagnostic, .. } => {
+                        self.sides[from].changes.push((self.now, to, diagnostic));
+                    }
                     Event::Left => {}
                     Event::Send { bytes } => {
                         let packet = Control::decode(&bytes).expect("valid");
@@ -90,7 +113,9 @@ impl World {
                             self.sides[from].sent.push(self.now);
                         }
                         let to = 1 - from;
-                        if self.dice.roll(100) >= self.loss[to] {
+                        let lost = self.dice.roll(100) < self.loss[to] && !(self.spares && self.lost[to]);
+                        self.lost[to] = lost;
+                        if !lost {
                             let delay = self.delay * u32::try_from(self.dice.roll(1_024)).expect("small") / 1_024;
                             self.count += 1;
                             // One link keeps the order.
@@ -186,7 +211,7 @@ fn a_cut_is_seen_by_both_within_the_detection_time() {
         let (cut, limit) = (world.now, [0, 1].map(|side| world.sides[side].session().detection_time()));
         world.run(ms(10_000));
         for (side, limit) in limit.into_iter().enumerate() {
-            let (at, state) = world.sides[side].changes[0];
+            let (at, state, _) = world.sides[side].changes[0];
             assert_eq!(state, State::Down, "seed {seed}");
             // One packet may still have been under way.
             assert!(at - cut <= limit + world.delay, "seed {seed}: {:?}", at - cut);
@@ -202,25 +227,34 @@ fn a_cut_of_one_direction_takes_both_down() {
     for seed in 0..SEEDS {
         let mut world = World::new(seed);
         world.settle(seed);
+        world.forget();
         world.loss = [0, 100];
         let limit = world.sides[1].session().detection_time();
         world.run(limit + world.delay * 2);
         assert_eq!(world.states().map(|state| state == State::Up), [false, false], "seed {seed}");
+        let first = [0, 1].map(|side| world.sides[side].changes[0]);
+        assert_eq!(
+            first.map(|(_, state, why)| (state, why.code())),
+            [(State::Down, 3), (State::Down, 1)],
+            "seed {seed}"
+        );
         world.settle(seed);
     }
 }
 
-/// Poll Sequences, crossing each other, while packets are lost at random but never all of a detection time.
+/// Poll Sequences, crossing each other, while up to every second packet is lost: never two in a row, of which it takes
+/// three at least to lose a neighbour.
 #[test]
 fn times_change_live_on_both_sides_without_a_flap() {
     for seed in 0..SEEDS {
-        let mut world = World::new(seed);
+        let mut world = World::with_multipliers(seed, 3);
         world.settle(seed);
         world.forget();
+        (world.spares, world.loss) = (true, [world.dice.roll(101), world.dice.roll(101)]);
         for _ in 0..6 {
             for side in 0..2 {
                 if world.dice.roll(2) == 0 {
-                    let timers = world.dice.timers();
+                    let timers = world.dice.timers(3);
                     let (now, id) = (world.now, world.sides[side].id);
                     world.sides[side].timers = timers;
                     world.sides[side].table.with(id, |session| session.set_timers(now, timers));
@@ -255,17 +289,18 @@ fn a_system_that_starts_again_with_another_discriminator_is_up_again_in_bounded_
 #[test]
 fn a_data_plane_that_is_down_is_seen_at_once_and_keeps_both_down_until_it_serves() {
     for seed in 0..SEEDS {
-        let mut world = World::new(seed);
+        let mut world = World::with_multipliers(seed, 3);
         world.settle(seed);
-        // One packet in three is lost, and still the notice arrives before the detection time is over (three copies).
-        let (now, id) = (world.now, world.sides[0].id);
-        world.sides[0].table.with(id, |session| session.set_serving(now, false));
         world.forget();
-        world.run(world.delay);
+        // The notice may be lost, but then its next copy isn't.
+        (world.spares, world.loss) = (true, [33, 33]);
+        let (now, id, every) = (world.now, world.sides[0].id, world.sides[0].session().tx_interval());
+        world.sides[0].table.with(id, |session| session.set_serving(now, false));
+        world.run(every + world.delay);
         assert_ne!(world.states()[1], State::Up, "seed {seed}");
         world.run(ms(10_000));
         assert!(
-            world.sides.iter().all(|side| side.changes.iter().all(|(_, state)| *state != State::Up)),
+            world.sides.iter().all(|side| side.changes.iter().all(|(_, state, _)| *state != State::Up)),
             "seed {seed}"
         );
         let now = world.now;
@@ -274,21 +309,47 @@ fn a_data_plane_that_is_down_is_seen_at_once_and_keeps_both_down_until_it_serves
     }
 }
 
-/// RFC 5880 section 6.8.16: the neighbour sees AdminDown although two packets in three are lost now and then.
+/// Of a hundred seeds, those in which the neighbour didn't see the notice and had to find out by itself. One packet in
+/// three is lost, whatever became of the one before: a single copy would be missed in 33 of 100, three are in 4.
+fn missed(notice: impl Fn(&mut Session, Instant)) -> usize {
+    let missed = |seed: &u64| {
+        let mut world = World::with_multipliers(*seed, 3);
+        world.settle(*seed);
+        world.forget();
+        world.loss = [33, 33];
+        let (now, id) = (world.now, world.sides[0].id);
+        world.sides[0].table.with(id, |session| notice(session, now));
+        world.run(ms(10_000));
+        let (_, state, why) = world.sides[1].changes[0];
+        assert_eq!(state, State::Down, "seed {seed}");
+        why.code() != 3
+    };
+    (0..SEEDS).filter(missed).count()
+}
+
+/// RFC 5880 section 6.8.16.
 #[test]
 fn admin_down_is_almost_never_taken_for_a_failure_on_a_bad_wire() {
-    let mut missed = 0;
+    let missed = missed(Session::admin_down);
+    assert!(missed <= 8, "{missed}");
+}
+
+#[test]
+fn a_data_plane_that_is_down_is_almost_never_left_to_be_found_out_on_a_bad_wire() {
+    let missed = missed(|session, now| session.set_serving(now, false));
+    assert!(missed <= 8, "{missed}");
+}
+
+#[test]
+fn who_takes_its_leave_has_left_in_bounded_time_and_the_neighbour_is_down() {
     for seed in 0..SEEDS {
         let mut world = World::new(seed);
         world.settle(seed);
-        world.loss = [20, 20];
+        world.loss = [world.dice.roll(101), world.dice.roll(101)];
         let (now, id) = (world.now, world.sides[0].id);
         world.sides[0].table.with(id, |session| session.admin_down(now));
         world.run(ms(10_000));
         assert!(world.sides[0].session().has_left(), "seed {seed}");
         assert_eq!(world.states()[1], State::Down, "seed {seed}");
-        missed += usize::from(world.sides[1].session().diagnostic().code() != 3);
     }
-    // One copy would miss 20 of 100, three miss one.
-    assert!(missed <= 6, "{missed}");
 }
