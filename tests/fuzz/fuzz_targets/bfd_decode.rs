@@ -4,4 +4,6 @@
 #[path = "../bodies/bfd_decode.rs"]
 mod bfd_decode;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| bfd_decode::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    bfd_decode::run(data);
+});
