@@ -1,7 +1,7 @@
 //! Guards that a test build can switch off by name, so that the test of each guard can be seen to fail without it.
 //!
 //! Without the feature `mutants` this is `false`, and the compiler removes it. With it, a guard is off inside
-//! [`with_off`] on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
+//! `with_off` on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of the node's guards; the keeper's are in [`crate::keeper::mutants`].
 pub const NAMES: [&str; 14] = [
@@ -29,36 +29,8 @@ pub const fn off(_name: &str) -> bool {
 }
 
 #[cfg(feature = "mutants")]
-pub use switch::{off, with_off};
+#[path = "../../../tests/mutants_switch.rs"]
+mod switch;
 
 #[cfg(feature = "mutants")]
-#[allow(clippy::disallowed_methods, reason = "test builds only: the name of the guard comes from the environment")]
-mod switch {
-    use std::cell::Cell;
-    use std::sync::LazyLock;
-
-    static PROCESS: LazyLock<String> = LazyLock::new(|| std::env::var("HOLDFAST_MUTANTS").unwrap_or_default());
-
-    thread_local! {
-        static THREAD: Cell<&'static str> = const { Cell::new("") };
-    }
-
-    /// Whether the guard of this name is switched off.
-    pub fn off(name: &str) -> bool {
-        THREAD.get() == name || PROCESS.split(',').any(|off| off == name)
-    }
-
-    /// Runs `test` on this thread with the guard switched off.
-    pub fn with_off<T>(name: &'static str, test: impl FnOnce() -> T) -> T {
-        let known = super::NAMES.iter().chain(&crate::keeper::mutants::NAMES).any(|known| *known == name);
-        assert!(known, "no guard is called {name}");
-        struct Restore(&'static str);
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                THREAD.set(self.0);
-            }
-        }
-        let _restore = Restore(THREAD.replace(name));
-        test()
-    }
-}
+pub use switch::{off, with_off};

@@ -26,34 +26,8 @@ pub const fn off(_name: &str) -> bool {
 }
 
 #[cfg(feature = "mutants")]
-pub use switch::{off, with_off};
+#[path = "../../../tests/mutants_switch.rs"]
+mod switch;
 
 #[cfg(feature = "mutants")]
-mod switch {
-    use std::cell::Cell;
-    use std::sync::LazyLock;
-
-    static PROCESS: LazyLock<String> = LazyLock::new(|| std::env::var("HOLDFAST_MUTANTS").unwrap_or_default());
-
-    thread_local! {
-        static THREAD: Cell<&'static str> = const { Cell::new("") };
-    }
-
-    /// Whether the guard of this name is switched off.
-    pub fn off(name: &str) -> bool {
-        THREAD.get() == name || PROCESS.split(',').any(|off| off == name)
-    }
-
-    /// Runs `test` on this thread with the guard switched off.
-    pub fn with_off<T>(name: &'static str, test: impl FnOnce() -> T) -> T {
-        assert!(super::NAMES.contains(&name), "no guard is called {name}");
-        struct Restore(&'static str);
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                THREAD.set(self.0);
-            }
-        }
-        let _restore = Restore(THREAD.replace(name));
-        test()
-    }
-}
+pub use switch::{off, with_off};
