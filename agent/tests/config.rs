@@ -185,8 +185,9 @@ fn defaults_of_bgp_are_as_documented() {
     assert_eq!((&own["on_down"], &own["on_disabled"]), (&"withdraw".into(), &"withdraw".into()));
     assert_eq!((&own["min_announcing"], &own["damping"]), (&1.into(), &serde_json::Value::Null));
     // Longer than any router keeps its route.
-    let lifetime = config.vips[0].bgp.as_ref().expect("announced").lifetime(&config);
-    assert_eq!(lifetime, std::time::Duration::from_secs(15 + 5));
+    let bgp = config.vips[0].bgp.as_ref().expect("announced");
+    let (grace, more) = (std::time::Duration::from_millis(4_500 + 15_000), std::time::Duration::from_secs(5));
+    assert_eq!((bgp.grace(&config), bgp.lifetime(&config)), (grace, grace + more));
 }
 
 #[test]
@@ -253,7 +254,8 @@ fn a_password_file_must_be_there_be_a_key_and_be_for_few() {
         (b"\n", 0o600, "is empty"),
         (&[b'x'; 81], 0o600, "has 81 bytes: a TCP MD5 key has at most 80"),
         (b"one\ntwo\n", 0o600, "more than one line"),
-        (b"secret", 0o644, "others may read or change it (mode 0644)"),
+        (b"secret", 0o644, "mode 0644 lets others read or change the key"),
+        (b"secret", 0o660, "mode 0660 lets others read or change the key"),
     ] {
         let refused = with(bytes, mode).expect_err(why);
         if !refused.contains(why) || refused.contains("secret") {

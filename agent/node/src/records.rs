@@ -1,6 +1,5 @@
 //! What the keeper is told of each unit: what it would have to undo, and what it would have to say on our behalf.
 
-use crate::bgp;
 use crate::config::{Leg, VipAddress, VipId};
 use crate::decide::LegPath;
 use crate::diff::Key;
@@ -37,7 +36,7 @@ impl Node {
                 vmacs: of.vmacs.into_iter().collect(),
                 resign,
                 interval: vip.vrrp.interval.duration(),
-                bgp: bgp::grace(&self.config, vip).map(|grace| BgpGrace { grace }),
+                bgp: vip.bgp.as_ref().map(|bgp| BgpGrace { grace: bgp.grace(&self.config) }),
                 pseudo_header: if active { self.pseudo_header_legs(id) } else { Vec::new() },
             };
             let same = match &run.record {

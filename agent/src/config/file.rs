@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use zeroize::Zeroizing;
 
 /// Opens a regular file. A FIFO would make the opener wait for a writer, a device may never end.
 ///
@@ -31,28 +32,54 @@ pub(crate) fn read_regular(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What is wrong with a file as the key of a BGP session: it isn't there, others may read it, or it's no key. A file that
-/// isn't for the reader's eyes is taken as it is: `check` by an ordinary user can't know.
-pub(super) fn password_wrong(path: &Path) -> Option<String> {
-    let read = || -> io::Result<(u32, Vec<u8>)> {
-        let file = open_regular(path)?;
-        let mode = file.metadata()?.permissions().mode();
-        let mut bytes = Vec::new();
-        // Longer than any key, short enough for whatever the file is.
-        file.take(PASSWORD_READ).read_to_end(&mut bytes)?;
-        Ok((mode, bytes))
-    };
-    match read() {
-        Ok((mode, _)) if mode & 0o007 != 0 => {
-            Some(format!("others may read or change it (mode {:04o})", mode & 0o7777))
-        }
-        Ok((_, bytes)) => holdfast_node::config::password(&bytes).err(),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => None,
-        Err(error) => Some(in_words(&error)),
+/// Longest file with a secret.
+const SECRET_MAX: u64 = 1024;
+/// Mode bits that such a file must not have: written by the group, read or written by everybody.
+const FORBIDDEN: u32 = 0o026;
+
+/// What is in a file, but only if nobody else can have written or (beyond the owner and group) read it. `what`: what it
+/// should be.
+///
+/// # Errors
+/// The kind of the system's error, `Other` if it was refused by us; and why, in words.
+pub(crate) fn read_secret(path: &Path, what: &str) -> Result<Zeroizing<Vec<u8>>, (io::ErrorKind, String)> {
+    let said = |e: io::Error| (e.kind(), in_words(&e));
+    let refused = |why: String| (io::ErrorKind::Other, why);
+    let file = open_regular(path).map_err(said)?;
+    // Of the open file, not of whatever the path names by now.
+    let meta = file.metadata().map_err(said)?;
+    let mode = meta.mode() & 0o7777;
+    if meta.len() > SECRET_MAX {
+        return Err(refused(format!("not {what}")));
     }
+    if mode & FORBIDDEN != 0 {
+        let why = format!("mode {mode:04o} lets others read or change the key; chmod 0600 it (0640 is accepted)");
+        return Err(refused(why));
+    }
+    let own = rustix::process::geteuid().as_raw();
+    if meta.uid() != 0 && meta.uid() != own {
+        return Err(refused(format!("owned by user {}, neither root nor the agent's ({own})", meta.uid())));
+    }
+    let mut bytes = Zeroizing::new(Vec::new());
+    file.take(SECRET_MAX).read_to_end(&mut bytes).map_err(said)?;
+    Ok(bytes)
 }
 
-const PASSWORD_READ: u64 = 4096;
+/// The key of a BGP session.
+///
+/// # Errors
+/// As [`read_secret`]; it's no key.
+pub(crate) fn read_password(path: &Path) -> Result<Zeroizing<Vec<u8>>, (io::ErrorKind, String)> {
+    let bytes = read_secret(path, "a password of at most 80 bytes")?;
+    let key = holdfast_node::config::password(&bytes).map_err(|why| (io::ErrorKind::Other, why))?;
+    Ok(Zeroizing::new(key.to_vec()))
+}
+
+/// What is wrong with a file as the key of a BGP session. One that isn't for the reader's eyes is taken as it is: `check`
+/// by an ordinary user can't know.
+pub(super) fn password_wrong(path: &Path) -> Option<String> {
+    read_password(path).err().filter(|(kind, _)| *kind != io::ErrorKind::PermissionDenied).map(|(_, why)| why)
+}
 
 /// `No such file or directory (os error 2)` without the number, which tells people nothing.
 pub(crate) fn in_words(error: &io::Error) -> String {

@@ -22,6 +22,8 @@ const ADVERTISEMENT: u8 = 134;
 /// Type, code, checksum, hop limit, flags, lifetime, reachable time, retransmission time.
 const LENGTH: usize = 16;
 const HOPS: u8 = 255;
+/// Messages that are none of our business, at a time.
+const PASSED_OVER: u32 = 16;
 /// Linux: bits of the ICMPv6 types that are *not* wanted.
 const ICMP6_FILTER: i32 = 1;
 
@@ -84,12 +86,12 @@ impl Advertiser {
         Ok(())
     }
 
-    /// What is heard next; what is none of it is passed over. One task at a time may wait.
+    /// What is heard next; what is none of it is passed over, so much of it at a time. One task at a time may wait.
     ///
     /// # Errors
     /// What the socket says: `ENETDOWN`, …
     pub fn poll_heard(&self, cx: &mut Context<'_>) -> Poll<io::Result<Heard>> {
-        loop {
+        for _ in 0..PASSED_OVER {
             let heard = self.socket.poll_read(cx, |fd| {
                 let mut buffer = [0; 256];
                 let mut slices = [IoSliceMut::new(&mut buffer)];
@@ -110,6 +112,9 @@ impl Advertiser {
                 Poll::Pending => return Poll::Pending,
             }
         }
+        // The rest must not wait for something else to happen.
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 

@@ -194,6 +194,8 @@ impl Connection {
                 Poll::Ready(Ok(Err(e)) | Err(e)) => return self.closed(Some(&e)),
             }
             self.connecting = false;
+            // It was told to end meanwhile. What goes wrong with that is told by the next poll.
+            let _ = self.ended();
             return match self.ends() {
                 Ok((local, remote)) => Poll::Ready(Happened::Connected { local, remote }),
                 Err(e) => self.closed(Some(&e)),

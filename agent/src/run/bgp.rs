@@ -28,6 +28,8 @@ const ADVERTISE: Duration = Duration::from_secs(10);
 const ADVERTISE_FIRST: Duration = Duration::from_secs(1);
 /// Advertisements sent at that faster pace.
 const FIRST: u32 = 3;
+/// Connections accepted per call and family, strangers included.
+const ACCEPTS: u32 = 8;
 /// Connections of one neighbour, those that are ending included: more are reset at once.
 const CONNECTIONS_MAX: usize = 4;
 
@@ -66,8 +68,8 @@ pub(super) struct Desk {
     listeners: Vec<Listener>,
     /// When to try to listen (again).
     listen_at: Option<Instant>,
-    /// Why nobody can connect to us: `errno`, to be told once.
-    listen_error: Option<i32>,
+    /// Why nobody can connect to us (`errno`), and whether that was told.
+    listen_error: Option<(i32, bool)>,
     next_accepted: u64,
     /// Not yet told.
     ready: VecDeque<(NeighborId, Event)>,
@@ -162,7 +164,8 @@ impl Desk {
 
     /// Why nobody can connect to us, once.
     pub(super) fn take_listen_error(&mut self) -> Option<(u16, i32)> {
-        self.port.zip(self.listen_error.take())
+        let (errno, told) = self.listen_error.as_mut()?;
+        (!std::mem::replace(told, true)).then_some((self.port?, *errno))
     }
 
     /// The next thing that happened; bytes are put into `buffer`.
@@ -201,6 +204,12 @@ impl Desk {
     }
 
     fn dial(&mut self, neighbor: NeighborId, conn: ConnId) {
+        let Some(line) = self.lines.get(usize::from(neighbor.0)) else { return };
+        // Room is made at the cost of the one that has been ending for the longest.
+        let oldest = line.open.iter().filter_map(|open| Some((open.ending?, open.conn))).min();
+        if let Some((_, conn)) = oldest.filter(|_| line.open.len() >= CONNECTIONS_MAX) {
+            self.abort(neighbor, conn);
+        }
         let Some(line) = self.lines.get_mut(usize::from(neighbor.0)) else { return };
         let way = line.problem.clone().map_or_else(|| line.way(), Err);
         let dialled = way.and_then(|way| Connection::dial(&way).map_err(|e| tcp::in_words(&e)));
@@ -230,24 +239,30 @@ impl Desk {
                 Ok(listener) => listeners.push(listener),
                 Err(e) if address.is_ipv6() && e.raw_os_error() == Some(libc::EAFNOSUPPORT) => {}
                 Err(e) => {
-                    if self.listen_error.is_none() {
-                        self.listen_error = Some(e.raw_os_error().unwrap_or(libc::EIO));
-                    }
+                    self.listen_error.get_or_insert_with(|| (e.raw_os_error().unwrap_or(libc::EIO), false));
                     self.listen_at = Some(now + RETRY);
                     return;
                 }
             }
         }
-        self.listeners = listeners;
+        (self.listeners, self.listen_error) = (listeners, None);
         for index in 0..self.lines.len() {
-            self.protect(index);
+            self.protect(index, None);
         }
     }
 
-    /// The neighbour's key is demanded of whoever connects from its address. Without that nobody may.
-    fn protect(&mut self, index: usize) {
+    /// The neighbour's key is demanded of whoever connects from its address. Without that nobody may. `former`: the
+    /// address that it had before; the kernel has room for so many keys.
+    fn protect(&mut self, index: usize, former: Option<IpAddr>) {
         let (Some(line), Ok(id)) = (self.lines.get_mut(index), u16::try_from(index)) else { return };
-        let (Some(key), Some(address)) = (&line.key, line.address()) else { return };
+        let Some(key) = &line.key else { return };
+        if let Some(former) = former {
+            for listener in &self.listeners {
+                // Err: of the other family.
+                let _ = listener.set_key(former, None);
+            }
+        }
+        let Some(address) = line.address() else { return };
         let listener = self.listeners.iter().find(|l| l.address().is_ok_and(|a| a.is_ipv4() == address.is_ipv4()));
         let Some(listener) = listener else { return };
         let problem = match listener.set_key(address, Some(key)) {
@@ -265,10 +280,15 @@ impl Desk {
 
     fn accept(&mut self, cx: &mut Context<'_>) {
         for at in 0..self.listeners.len() {
-            while self.ready.len() < CONNECTIONS_MAX
-                && let Some(Poll::Ready(Ok(accepted))) = self.listeners.get(at).map(|l| l.poll_accept(cx))
-            {
+            let mut left = ACCEPTS;
+            while let Some(Poll::Ready(Ok(accepted))) = self.listeners.get(at).map(|l| l.poll_accept(cx)) {
                 self.take(accepted);
+                left -= 1;
+                if left == 0 {
+                    // More may wait, and the next look at them must not wait for something else to happen.
+                    cx.waker().wake_by_ref();
+                    break;
+                }
             }
         }
     }
@@ -298,8 +318,10 @@ impl Desk {
         for index in 0..self.lines.len() {
             let Some(line) = self.lines.get_mut(index) else { continue };
             let (Some(unnumbered), Some(interface)) = (&mut line.unnumbered, &line.config.interface) else { continue };
-            if unnumbered.turn(cx, now, interface.as_str()) {
-                self.protect(index);
+            let former = unnumbered.router;
+            unnumbered.turn(cx, now, interface.as_str());
+            if unnumbered.router != former {
+                self.protect(index, former.map(|(ip, _)| ip.into()));
             }
         }
     }
@@ -397,31 +419,28 @@ impl Line {
 }
 
 impl Unnumbered {
-    /// What is due and what was heard. True: another router than before is there.
-    fn turn(&mut self, cx: &mut Context<'_>, now: Instant, interface: &str) -> bool {
+    /// What is due and what was heard.
+    fn turn(&mut self, cx: &mut Context<'_>, now: Instant, interface: &str) {
         if self.next.is_some_and(|at| at <= now) {
             self.next = Some(now + self.speak(interface).unwrap_or(RETRY));
         }
-        let Some(advertiser) = &self.advertiser else { return false };
+        let Some(advertiser) = &self.advertiser else { return };
         match advertiser.poll_heard(cx) {
-            Poll::Pending => false,
+            Poll::Pending => {}
             Poll::Ready(Ok(Heard::Question)) => {
                 // At the usual pace: questions cost nothing to ask.
                 self.sent = 0;
                 self.next = self.next.map(|at| at.min(now + ADVERTISE_FIRST));
                 cx.waker().wake_by_ref();
-                false
             }
             Poll::Ready(Ok(Heard::Router(router))) => {
                 cx.waker().wake_by_ref();
-                let index = link::index(interface).unwrap_or(0);
-                self.router.replace((router, index)) != Some((router, index))
+                self.router = Some((router, link::index(interface).unwrap_or(0)));
             }
             Poll::Ready(Err(_)) => {
                 // The interface is gone or down: opened anew when it's back.
                 (self.advertiser, self.router) = (None, None);
                 self.next = Some(now + RETRY);
-                false
             }
         }
     }
@@ -445,3 +464,6 @@ impl Unnumbered {
         Ok(if self.sent < FIRST { ADVERTISE_FIRST } else { ADVERTISE })
     }
 }
+
+#[cfg(test)]
+mod tests;

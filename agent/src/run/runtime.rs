@@ -8,7 +8,7 @@ use super::queues::{DiskFigures, Note, RuntimeEnds, StartProbe};
 use super::{intents, journal};
 use crate::balancer::watch::Looker;
 use crate::{check, ctl};
-use holdfast_node::config::{Check, VipId};
+use holdfast_node::config::Check;
 use holdfast_node::drain::Intents;
 use holdfast_node::journal::Severity;
 use std::collections::BTreeSet;
@@ -45,7 +45,7 @@ pub(super) struct Setup {
     pub(super) managed: BTreeSet<IpAddr>,
     pub(super) lookers: Vec<Looker>,
     /// Files that take a VIP out while they are there.
-    pub(super) disable: Vec<(VipId, PathBuf)>,
+    pub(super) disable: super::disable::Files,
     /// keepalived's notify fifo.
     pub(super) fifo: Option<PathBuf>,
     pub(super) ends: RuntimeEnds,

@@ -1,26 +1,20 @@
 //! What a worker reads before it gives its rights away: the secret key, and what the last one left on disk.
 
 use super::{intents, journal};
-use crate::config::file::{in_words, open_regular};
+use crate::config::file::{read_password, read_secret};
 use crate::os::tcp::Key;
 use crate::os::vmac::parent_settings;
-use holdfast_node::config::{self, Config};
+use holdfast_node::config::Config;
 use holdfast_node::io::Boot;
 use holdfast_node::keeper::hang_limit_of;
 use holdfast_statesync::key::SecretKey;
 use holdfast_vrrp::Family;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, lchown};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use zeroize::Zeroizing;
-
-/// Longest key file.
-const KEY_FILE_MAX: u64 = 1024;
-/// Mode bits that a key file must not have: written by the group, read or written by everybody.
-const FORBIDDEN: u32 = 0o026;
 
 /// Everything of [`Boot`] but what the keeper tells. Notes are for the log: what could not be read and what that means.
 pub(super) fn boot(config: &Config, state_dir: &Path, notes: &mut Vec<String>) -> Result<Boot, String> {
@@ -56,52 +50,23 @@ fn fill_random(mut rest: &mut [u8]) -> io::Result<()> {
 
 /// Reads the node's key.
 pub(crate) fn secret_key(path: &Path) -> Result<SecretKey, String> {
-    let bytes = read_secret(path, "a key file (holdfast keygen makes one)").map_err(|(e, said)| match e {
-        io::ErrorKind::NotFound => format!("{said}; make one with `holdfast keygen`"),
-        _ => said,
+    let bytes = read_secret(path, "a key file (holdfast keygen makes one)").map_err(|(e, why)| match e {
+        io::ErrorKind::NotFound => format!("{}: {why}; make one with `holdfast keygen`", path.display()),
+        _ => format!("{}: {why}", path.display()),
     })?;
     let text = std::str::from_utf8(&bytes)
         .map_err(|_| format!("{}: not a key file (holdfast keygen makes one)", path.display()))?;
     SecretKey::from_text(text.trim()).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Reads a neighbour's password.
-pub(super) fn password(path: &Path) -> Result<Key, String> {
-    let bytes = read_secret(path, "a password of at most 80 bytes").map_err(|(_, said)| said)?;
-    let text = config::password(&bytes).map_err(|why| format!("{} {why}", path.display()))?;
-    Key::new(text).ok_or_else(|| format!("{}: a TCP MD5 key has 1 to 80 bytes", path.display()))
-}
-
 /// The neighbours' passwords, in the order of the neighbours.
 pub(super) fn passwords(config: &Config) -> Result<Vec<Option<Key>>, String> {
     let neighbors = config.bgp.iter().flat_map(|bgp| &bgp.neighbors);
-    neighbors.map(|neighbor| neighbor.password_file.as_deref().map(password).transpose()).collect()
-}
-
-/// What is in a file, but only if nobody else can have written or (beyond the owner and group) read it. `what`: what it
-/// should be. An error's kind is that of opening it.
-fn read_secret(path: &Path, what: &str) -> Result<Zeroizing<Vec<u8>>, (io::ErrorKind, String)> {
-    let said = |e: io::Error| (e.kind(), format!("{}: {}", path.display(), in_words(&e)));
-    let refused = |why: String| (io::ErrorKind::Other, format!("{}: {why}", path.display()));
-    let mut file = open_regular(path).map_err(said)?;
-    // Of the open file, not of whatever the path names by now.
-    let meta = file.metadata().map_err(said)?;
-    let mode = meta.mode() & 0o7777;
-    if meta.len() > KEY_FILE_MAX {
-        return Err(refused(format!("not {what}")));
-    }
-    if mode & FORBIDDEN != 0 {
-        return Err(refused(format!(
-            "mode {mode:04o} lets others read or change the key; chmod 0600 it (0640 is accepted)"
-        )));
-    }
-    let own = rustix::process::geteuid().as_raw();
-    if meta.uid() != 0 && meta.uid() != own {
-        return Err(refused(format!("owned by user {}, neither root nor the agent's ({own})", meta.uid())));
-    }
-    let mut bytes = Zeroizing::new(Vec::new());
-    file.by_ref().take(KEY_FILE_MAX).read_to_end(&mut bytes).map_err(said)?;
-    Ok(bytes)
+    let key = |path: &Path| {
+        let key = read_password(path).map_err(|(_, why)| format!("{}: {why}", path.display()))?;
+        Ok(Key::new(&key).expect("a password that was read has the length of a key"))
+    };
+    neighbors.map(|neighbor| neighbor.password_file.as_deref().map(key).transpose()).collect()
 }
 
 /// Makes the state directory, and gives it and what a former agent left in it to the user that the worker becomes.

@@ -20,7 +20,7 @@ pub(crate) mod routes;
 mod sessions;
 pub(crate) mod speakers;
 
-use crate::config::{Config, Form, NeighborId, Vip};
+use crate::config::{Form, NeighborId, Vip};
 use crate::keeper::ipc::BfdState;
 use crate::world::{VipView, World};
 pub(crate) use apply::form_word;
@@ -91,11 +91,4 @@ pub(crate) fn turning_points(vip: &Vip, view: &UnitView, world: &World) -> impl 
     [view.shutdown_until, view.stays_until, heard, view.settled_until, view.penalty.until(), settled, delayed, grace]
         .into_iter()
         .flatten()
-}
-
-/// How long the addresses of a unit stay when its worker dies (see [`crate::keeper::ipc::BgpGrace`]).
-pub fn grace(config: &Config, vip: &Vip) -> Option<Duration> {
-    let bgp = config.bgp.as_ref()?;
-    let holds = neighbors_of(vip).iter().filter_map(|id| Some(bgp.neighbor(*id)?.hold_time / 2));
-    Some(holds.max()? + bgp.graceful_restart.unwrap_or_default())
 }

@@ -33,6 +33,7 @@ pub(crate) fn owners(config: &Config) -> Owners {
 pub(crate) fn route(bgp: &Bgp, neighbor: &Neighbor, vip: &Vip, ip: IpAddr, form: Form) -> Option<Route> {
     let unit = vip.bgp.as_ref()?;
     let attributes = unit.attributes_for(bgp, neighbor, form, vip.bgp_position(ip))?;
+    let next_hop = unit.next_hops_for(neighbor);
     Some(Route {
         origin: Origin::Igp,
         prepend: attributes.prepend,
@@ -41,8 +42,8 @@ pub(crate) fn route(bgp: &Bgp, neighbor: &Neighbor, vip: &Vip, ip: IpAddr, form:
         communities: attributes.communities,
         large: attributes.large,
         extended: attributes.extended,
-        next_hop_ipv4: neighbor.next_hop.ipv4.or(unit.next_hop.ipv4),
-        next_hop_ipv6: neighbor.next_hop.ipv6.or(unit.next_hop.ipv6),
+        next_hop_ipv4: next_hop.ipv4,
+        next_hop_ipv6: next_hop.ipv6,
     })
 }
 

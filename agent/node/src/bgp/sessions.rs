@@ -97,10 +97,12 @@ impl Node {
         let Some(speaker) = self.speakers.get_mut(id) else { return };
         let info = speaker.peer.info();
         speaker.up();
-        speaker.remote = info.addresses.map(|(_, remote)| remote.ip()).or(speaker.remote);
+        let remote = info.addresses.map(|(_, remote)| remote.ip()).or(speaker.remote);
+        let moved = std::mem::replace(&mut speaker.remote, remote) != remote;
         let Some(negotiated) = info.negotiated else { return };
         let restart = speaker.peer.config().graceful_restart.filter(|_| negotiated.graceful_restart);
         speaker.kept = true;
+        self.speakers.bfd_due |= moved;
         let session = BgpSession {
             neighbor: name.clone(),
             hold: negotiated.hold_time,
@@ -203,7 +205,13 @@ impl Node {
     /// Tells every neighbour what is new: the last thing in a turn that decides, so that a verdict and its withdrawal
     /// leave together.
     pub(crate) fn speak(&mut self, now: Instant) {
-        if self.speakers.list.is_empty() || !self.synced {
+        if !self.synced {
+            return;
+        }
+        if std::mem::take(&mut self.speakers.bfd_due) {
+            self.tell_bfd();
+        }
+        if self.speakers.list.is_empty() {
             return;
         }
         self.speakers.update(now, &self.config, &self.world);
@@ -233,11 +241,9 @@ impl Node {
                 self.drain_session(now, id);
             }
         }
-        let told = self.ids().any(|id| self.view(id).bgp.offered.is_some());
-        if self.stop.is_some() && !told {
+        if self.stop.is_some() && !self.ids().any(|id| self.view(id).bgp.offered.is_some()) {
             self.end_sessions(now);
         }
-        self.tell_bfd();
     }
 
     /// Every session ends in order: withdrawn, told why, closed.
@@ -249,7 +255,6 @@ impl Node {
             self.session(now, id, Input::Stop(Stop::Admin { text: text.clone() }));
         }
         self.out.rest.push(Output::Bfd(Vec::new()));
-        self.speakers.bfd = Some(Vec::new());
     }
 
     /// What a former worker announced is in the tables, or won't be soon.
@@ -283,9 +288,8 @@ impl Node {
         }
     }
 
-    /// The BFD sessions that are to run, when that changed.
+    /// The BFD sessions that are to run.
     fn tell_bfd(&mut self) {
-        let Some(bgp) = &self.config.bgp else { return };
         let spec = |((_, neighbor), speaker): ((NeighborId, &crate::config::Neighbor), &Speaker)| {
             let bfd = neighbor.bfd.as_ref()?;
             Some(BfdSpec {
@@ -299,13 +303,12 @@ impl Node {
                 min_ttl: bfd.min_ttl,
             })
         };
-        let specs: Vec<BfdSpec> = bgp.each().zip(&self.speakers.list).filter_map(spec).collect();
-        if self.speakers.stopped || self.speakers.bfd.as_ref() == Some(&specs) {
-            return;
-        }
+        let each = self.config.bgp.iter().flat_map(crate::config::Bgp::each);
+        let specs: Vec<BfdSpec> = each.zip(&self.speakers.list).filter_map(spec).collect();
         // A keeper that runs some for a former worker must hear that none is wanted, too.
-        self.out.rest.push(Output::Bfd(specs.clone()));
-        self.speakers.bfd = Some(specs);
+        if !self.speakers.stopped {
+            self.out.rest.push(Output::Bfd(specs));
+        }
     }
 
     pub(crate) fn neighbor_name(&self, id: NeighborId) -> String {

@@ -2,7 +2,6 @@
 
 use super::routes::{self, Owners};
 use crate::config::{Config, NeighborId, VipId};
-use crate::keeper::ipc::BfdSpec;
 use crate::schedule::Units;
 use crate::world::World;
 use holdfast_bgp::{Desired, Input, Peer, Route, State};
@@ -33,8 +32,8 @@ pub(crate) struct Speakers {
     pub started: bool,
     /// They were ended.
     pub stopped: bool,
-    /// The BFD sessions that the keeper was told of.
-    pub bfd: Option<Vec<BfdSpec>>,
+    /// The keeper is to be told which BFD sessions are to run.
+    pub bfd_due: bool,
 }
 
 /// One neighbour.
@@ -102,7 +101,7 @@ impl Speakers {
             prefixes,
             started: false,
             stopped: false,
-            bfd: None,
+            bfd_due: true,
         }
     }
 

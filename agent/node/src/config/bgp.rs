@@ -2,6 +2,7 @@
 
 use super::{Config, InterfaceName, Vip, VipAddress, milliseconds};
 use holdfast_bgp::types::{Asn, Families, Family, Prefix, RouterId};
+use holdfast_bgp::wire::community::GRACEFUL_SHUTDOWN;
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -286,9 +287,6 @@ impl LinkBandwidth {
     }
 }
 
-/// RFC 8326.
-const GRACEFUL_SHUTDOWN: u32 = 0xffff_0000;
-
 /// How a unit is announced at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
@@ -363,21 +361,25 @@ impl VipBgp {
         Some(attributes)
     }
 
-    /// The next hop that `neighbor` is told for routes to addresses of `ip`'s family. `None`: our own address.
-    pub fn next_hop_for(&self, neighbor: &Neighbor, ip: IpAddr) -> Option<IpAddr> {
-        match ip {
-            IpAddr::V4(_) => neighbor.next_hop.ipv4.or(self.next_hop.ipv4).map(IpAddr::V4),
-            IpAddr::V6(_) => neighbor.next_hop.ipv6.or(self.next_hop.ipv6).map(IpAddr::V6),
-        }
+    /// The next hops that `neighbor` is told. What isn't there is our own address.
+    pub fn next_hops_for(&self, neighbor: &Neighbor) -> NextHops {
+        let (own, other) = (self.next_hop, neighbor.next_hop);
+        NextHops { ipv4: other.ipv4.or(own.ipv4), ipv6: other.ipv6.or(own.ipv6) }
+    }
+
+    /// How long routers may keep its routes after a crash of the worker: the keeper holds the connections for half the
+    /// hold time, and only then the restart time begins.
+    pub fn grace(&self, config: &Config) -> Duration {
+        let bgp = config.bgp.as_ref();
+        let held = self.neighbors.iter().filter_map(|id| Some(bgp?.neighbor(*id)?.hold_time / 2)).max();
+        let restart = bgp.and_then(|bgp| bgp.graceful_restart);
+        held.unwrap_or_default() + restart.unwrap_or_default()
     }
 
     /// How long the kernel keeps an address of a unit without legs that nobody refreshes: longer than the routers keep
     /// its route after a crash, so that what they send still finds it.
     pub fn lifetime(&self, config: &Config) -> Duration {
-        let bgp = config.bgp.as_ref();
-        let held = self.neighbors.iter().filter_map(|id| Some(bgp?.neighbor(*id)?.hold_time / 2)).max();
-        let restart = bgp.and_then(|bgp| bgp.graceful_restart);
-        held.max(restart).unwrap_or_default() + LIFETIME_MORE
+        self.grace(config) + LIFETIME_MORE
     }
 }
 

@@ -12,13 +12,13 @@ use std::time::Duration;
 fn its_address_lives_longer_than_a_restart_and_is_refreshed_at_every_quarter() {
     let mut lab = Lab::announcing(1, 1, false);
     let since = lab.at();
-    lab.run(ms(20_000));
+    lab.run(ms(24_500));
     let lifetimes: Vec<_> = lab
         .log_since(0, since)
         .iter()
         .filter_map(|o| if let Output::Step(Step::AddAddress { lifetime, .. }) = o { Some(*lifetime) } else { None })
         .collect();
-    assert_eq!(lifetimes, [ms(20_000); 4], "the longer of 4.5 s and 15 s, and 5 s more");
+    assert_eq!(lifetimes, [ms(24_500); 4], "half the hold time, then the restart time, and 5 s more");
 }
 
 #[test]

@@ -2,6 +2,9 @@
 
 use crate::config::values::shown;
 use holdfast_bgp::types::Asn;
+use holdfast_bgp::wire::community::{
+    BLACKHOLE, GRACEFUL_SHUTDOWN, NO_ADVERTISE, NO_EXPORT, NO_EXPORT_SUBCONFED, NO_PEER,
+};
 use holdfast_node::config::LinkBandwidth;
 use std::net::Ipv4Addr;
 
@@ -15,14 +18,14 @@ pub(in crate::config) const ACCEPTED_RATE: &str =
 
 /// IANA's registry of well-known communities.
 const NAMES: [(&str, u32); 8] = [
-    ("graceful-shutdown", 0xffff_0000),
+    ("graceful-shutdown", GRACEFUL_SHUTDOWN),
     ("accept-own", 0xffff_0001),
     ("no-llgr", 0xffff_0007),
-    ("blackhole", 0xffff_029a),
-    ("no-export", 0xffff_ff01),
-    ("no-advertise", 0xffff_ff02),
-    ("no-export-subconfed", 0xffff_ff03),
-    ("no-peer", 0xffff_ff04),
+    ("blackhole", BLACKHOLE),
+    ("no-export", NO_EXPORT),
+    ("no-advertise", NO_ADVERTISE),
+    ("no-export-subconfed", NO_EXPORT_SUBCONFED),
+    ("no-peer", NO_PEER),
 ];
 
 /// Digits only: neither a sign nor a blank.

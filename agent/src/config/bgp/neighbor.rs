@@ -68,11 +68,12 @@ pub(super) fn neighbor(table: &Table<'_>, own: Option<Asn>, listen: Option<bool>
         (Some(NeighborAs::Exactly(asn)), Some(own)) => asn == own,
         (asn, _) => asn == Some(NeighborAs::Internal),
     };
-    let port = table.get("port").map_or(Some(179), |value| port(&value, sink));
-    let hold_time = table.get("hold_time").map_or(Some(Duration::from_secs(9)), |value| hold_time(&value, sink));
+    let usual = Neighbor::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), NeighborAs::External);
+    let port = table.get("port").map_or(Some(usual.port), |value| port(&value, sink));
+    let hold_time = table.get("hold_time").map_or(Some(usual.hold_time), |value| hold_time(&value, sink));
     let connect_retry = table
         .get("connect_retry")
-        .map_or(Some(Duration::from_secs(2)), |value| duration(&value, MIN_CONNECT_RETRY, MAX_CONNECT_RETRY, sink));
+        .map_or(Some(usual.connect_retry), |value| duration(&value, MIN_CONNECT_RETRY, MAX_CONNECT_RETRY, sink));
     let passive = table.get("passive").map_or(Some(false), |value| {
         let passive = value.boolean(sink)?;
         if passive && listen == Some(false) {
@@ -95,8 +96,9 @@ pub(super) fn neighbor(table: &Table<'_>, own: Option<Asn>, listen: Option<bool>
         }
         Some(on)
     });
-    if let Some((bare, value)) = capabilities.zip(table.get("capabilities")).filter(|(on, _)| !on) {
-        let _ = bare;
+    if capabilities == Some(false)
+        && let Some(value) = table.get("capabilities")
+    {
         let ipv6 = matches!(&families, Some(Some((families, _))) if families.ipv6);
         if ipv6 || extended_next_hop == Some(true) {
             let what = "leaves IPv4 routes with IPv4 next hops only: all else is agreed on by capabilities";
@@ -314,8 +316,10 @@ fn bfd(table: &Table<'_>, at: Option<&Remote>, hops: Option<(u8, Option<u8>)>, s
     let Some(value) = table.get("bfd") else { return Some(None) };
     let written = table.get("multihop").is_some();
     let far = hops.map_or(1, |(multihop, security)| security.unwrap_or(if written { multihop } else { 1 }));
-    // What comes over n hops arrives with 256 less n.
-    let least = 255 - far.saturating_sub(1);
+    // What comes over n hops arrives with 256 less n. Said to be over routers, an internal neighbour is as far away as its
+    // session allows for.
+    let most = hops.map_or(1, |(multihop, security)| security.unwrap_or(multihop));
+    let least = 255 - most.saturating_sub(1);
     let bfd = |interval, multiplier, multihop: bool, min_ttl: Option<u8>| Bfd {
         interval,
         multiplier,

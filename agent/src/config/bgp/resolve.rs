@@ -9,6 +9,7 @@ use holdfast_bgp::types::{Families, Family};
 use holdfast_node::config::{Bgp, Name, Neighbor, Overrides, Unwell, VipBgp};
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::path::Path;
 
 /// Bytes of a message (RFC 4271 section 4.1).
 const MESSAGE_MAX: usize = 4096;
@@ -36,6 +37,7 @@ pub(in crate::config) fn resolve(
     let Some(bgp) = bgp else { return Some(None) };
     let before = sink.len();
     unique(&bgp.neighbors, sink);
+    keys(&bgp.neighbors, sink);
     stays(bgp, vips, addresses, sink);
     let announced: Vec<Announced<'_>> = vips.iter().filter_map(announced).collect();
     once(&announced, sink);
@@ -102,6 +104,24 @@ fn unique(neighbors: &[NeighborRead], sink: &mut Sink) {
         if let Some((_, other)) = others {
             let what = format!("is anybody on that interface, and {} is somebody there", other.path);
             sink.at(place, what);
+        }
+    }
+}
+
+/// The kernel knows a TCP MD5 key by the address alone: on two interfaces one link-local address has one key, or none.
+fn keys(neighbors: &[NeighborRead], sink: &mut Sink) {
+    let mut seen: HashMap<IpAddr, (Option<&Path>, &Place)> = HashMap::new();
+    for read in neighbors {
+        let Some((Remote { address: Some(address), .. }, place)) = &read.remote else { continue };
+        if !matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local()) {
+            continue;
+        }
+        let key = read.password.as_ref().map(|(path, _)| path.as_path());
+        let (first, at) = *seen.entry(*address).or_insert((key, place));
+        if first != key {
+            let here = read.password.as_ref().map_or(place, |(_, place)| place);
+            let other = at.path.trim_end_matches(".address");
+            sink.at(here, format!("has the same link-local address as {other}, and must have the same password_file"));
         }
     }
 }

@@ -4,6 +4,7 @@
 use super::{ADDRESSES_SHOWN, Label, budget, render};
 use crate::config::duration::show;
 use holdfast_bgp::types::Families;
+use holdfast_bgp::wire::community::{BLACKHOLE, GRACEFUL_SHUTDOWN};
 use holdfast_node::config::{Bgp, Config, Neighbor, NeighborId, Overrides, RouterIdFrom, Unwell, Vip, VipBgp};
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -20,8 +21,6 @@ const RESTART_SAFE: Duration = Duration::from_secs(60);
 const WITHDRAW_SAFE: Duration = Duration::from_millis(100);
 /// 32 bits of bytes per second, where older routers stop counting.
 const BANDWIDTH_SAFE: u64 = 8 * u32::MAX as u64;
-const BLACKHOLE: u32 = 0xffff_029a;
-const GRACEFUL_SHUTDOWN: u32 = 0xffff_0000;
 
 /// The speaker and its neighbours.
 pub(super) fn speaker(bgp: &Bgp) -> String {
@@ -105,7 +104,12 @@ pub(super) fn promise(bgp: &Bgp, vip: &Vip, own: &VipBgp, detect: Option<Duratio
     for neighbor in &told {
         let what = format!("host frozen or path cut: seen by {}", neighbor.name);
         match budget::silent_to(neighbor) {
-            Some((after, by)) => line(&what, format!("{} by {by}", render::span(after)), "computed"),
+            Some((after, by)) => {
+                // RFC 8538: to a router that agrees to it, the end of the hold time is the begin of a graceful restart.
+                let kept = bgp.graceful_restart.filter(|_| by == "hold time");
+                let more = kept.map(|more| format!(", and up to {} more if it keeps routes", show(more)));
+                line(&what, format!("{} by {by}{}", render::span(after), more.unwrap_or_default()), "computed");
+            }
             None => line(&what, "never: neither BFD nor hold time".to_owned(), "computed"),
         }
     }
@@ -329,7 +333,7 @@ mod tests {
             "announced to r1, r2: 192.0.2.10/32",
             "detect: web gives no answer",
             "host frozen or path cut: seen by r1          150ms by BFD (computed)",
-            "host frozen or path cut: seen by r2          9000ms by hold time (computed)",
+            "host frozen or path cut: seen by r2          9000ms by hold time, and up to 15s more if it keeps routes (computed)",
             "drain: graceful shutdown for 3s, withdrawal, 1s later the address goes",
             "while it can't serve: announced with med 1000",
         ] {
