@@ -96,6 +96,8 @@ pub struct Node {
     pub(crate) announce_at: Option<Instant>,
     pub(crate) report_at: Instant,
     pub(crate) report_due: bool,
+    /// Units of which the peers have to hear something new before that.
+    pub(crate) report_of: Units,
     pub(crate) report_sequence: u64,
     /// The kernel's state is known.
     pub(crate) synced: bool,
@@ -222,6 +224,7 @@ impl Node {
             announce_at: None,
             report_at: now,
             report_due: false,
+            report_of: Units::new(units),
             report_sequence: 0,
             synced: false,
             stopped: false,

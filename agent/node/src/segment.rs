@@ -214,7 +214,7 @@ impl Node {
         }
         let role_epoch = view.role_epoch;
         let left = if to == State::Active { view.leaving.take() } else { None };
-        self.report_due = true;
+        self.report_of.insert(id);
         self.dirty.units.insert(id);
         self.record(id);
         self.count("role_changes");

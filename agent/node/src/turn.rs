@@ -32,6 +32,9 @@ const REPORT_EARLY: Duration = Duration::from_millis(40);
 const REPORT_WITH_ADVERT: Duration = Duration::from_millis(60);
 /// All is decided anew this often, whatever changed: what should have been noticed and wasn't doesn't stay wrong.
 const REDECIDE: Duration = Duration::from_secs(1);
+/// Units whose time has come in one turn, those that wait longest first; the others follow in the next one, after what
+/// was heard meanwhile.
+const UNITS: usize = 100;
 /// Decisions in one turn. Each follows from a change by the one before, and three suffice for any chain of ours; what
 /// is left waits for the next turn.
 const ROUNDS: usize = 6;
@@ -106,7 +109,7 @@ impl Node {
     pub(crate) fn run_due(&mut self, now: Instant) {
         self.run_checks(now);
         self.run_channel(now);
-        let due: Vec<VipId> = self.timers.due(now).collect();
+        let due: Vec<VipId> = self.timers.due(now).take(UNITS).collect();
         due.into_iter().for_each(|id| self.touched.insert(id));
         let units = self.touched.sorted();
         self.run_routers(now, &units);
@@ -339,7 +342,7 @@ impl Node {
         run.fitness = plan.fitness;
         run.fitness_since = now;
         run.fitness_event = event;
-        self.report_due = true;
+        self.report_of.insert(id);
     }
 
     fn note_priority(&mut self, now: Instant, id: VipId, plan: &VipPlan) {
@@ -351,7 +354,7 @@ impl Node {
         if from != to {
             let kind = Kind::VipPriority { vip: self.vip_name(id), from, to, why: first_reason(plan) };
             self.event(now, self.run(id).fitness_event, kind);
-            self.report_due = true;
+            self.report_of.insert(id);
         }
     }
 
@@ -529,12 +532,20 @@ impl Node {
         let early = if self.out.adverts.is_empty() { REPORT_EARLY } else { REPORT_WITH_ADVERT };
         let last = self.timers.first().is_none_or(|next| next > self.report_at);
         let due = if last { self.report_at <= now + early } else { self.report_at <= now };
-        if !std::mem::take(&mut self.report_due) && !due {
+        let news = self.report_of.take();
+        let all = std::mem::take(&mut self.report_due) || due || news.len() == self.vips.len();
+        if !all && news.is_empty() {
             return;
         }
-        self.report_at = now + REPORT;
+        if all {
+            self.report_at = now + REPORT;
+        }
         self.report_sequence = self.report_sequence.saturating_add(1);
-        let vips = self.config.vips.iter().zip(&self.world.vips).zip(&self.vips).map(|((vip, view), run)| VipReport {
+        let units = (0..).map(VipId).zip(self.config.vips.iter().zip(&self.world.vips).zip(&self.vips));
+        // Each entry stands for itself: between two reports of all, what changed is enough. During an election of a
+        // thousand virtual routers a report of all at each change would keep both nodes from everything else.
+        let units = units.filter(|(id, _)| all || news.binary_search(id).is_ok());
+        let vips = units.map(|(_, ((vip, view), run))| VipReport {
             vip: vip.name.as_str().to_owned(),
             fitness: run.fitness,
             role: role(vip, view, &self.world),

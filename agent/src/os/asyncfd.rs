@@ -6,6 +6,9 @@ use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+/// Stack of a thread that does nothing but close.
+const CLOSER_STACK: usize = 64 * 1024;
+
 /// A descriptor that is waited for until it's readable. It can't be taken out, replaced or closed while registered.
 #[derive(Debug)]
 pub struct AsyncDescriptor(AsyncFd<OwnedFd>);
@@ -77,6 +80,14 @@ impl AsyncDescriptor {
             }
             return Poll::Ready(result.map(|(value, _)| value));
         }
+    }
+
+    /// Closes it in a thread of its own: the kernel takes up to 20 ms for a packet socket, since it waits until no
+    /// processor can be about to deliver to it.
+    pub fn close_elsewhere(self) {
+        let fd = self.0.into_inner();
+        // No thread to be had: then here.
+        let _ = std::thread::Builder::new().name("close".to_owned()).stack_size(CLOSER_STACK).spawn(move || drop(fd));
     }
 
     /// Like [`Self::poll_read`], for any number of tasks. Cancel safe if `read` is.

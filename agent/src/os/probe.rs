@@ -36,11 +36,25 @@ pub async fn probe(
     let fd = packet::open(ifindex, takes)?;
     let mac = link_address(&fd)?;
     let socket = AsyncDescriptor::new(fd)?;
+    let outcome = question(&socket, mac, (source, target), others, tries, wait).await;
+    // After an election of hundreds of virtual routers there are dozens at once, and each would hold the caller up.
+    socket.close_elsewhere();
+    outcome
+}
+
+async fn question(
+    socket: &AsyncDescriptor,
+    mac: Mac,
+    (source, target): (IpAddr, IpAddr),
+    others: &[IpAddr],
+    tries: u8,
+    wait: Duration,
+) -> io::Result<ProbeOutcome> {
     let mut buffer = [0; 256];
     let mut outcome = ProbeOutcome::Nobody;
     for _ in 0..tries {
         for asked in std::iter::once(&target).chain(others) {
-            ask(&socket, mac, source, *asked)?;
+            ask(socket, mac, source, *asked)?;
         }
         let deadline = Instant::now() + wait;
         // Bounded by the deadline: other frames are skipped.

@@ -275,3 +275,21 @@ fn adverts_of_many_vips_fall_into_step_and_none_is_ever_late() {
     let turns: std::collections::BTreeSet<_> = of.values().flatten().filter(|at| **at > last).collect();
     assert!(turns.len() <= 110, "{} wake-ups a second for {VIPS} VIPs", turns.len());
 }
+
+#[test]
+fn no_turn_takes_over_more_than_a_hundred_vips() {
+    let mut lab = Lab::new(&[254], false);
+    for n in 1..=250_u8 {
+        let more = vip(&format!("w{n}"), Ipv4Addr::new(198, 51, 100, n).into(), n, 254);
+        lab.hosts[0].config.vips.push(more);
+    }
+    lab.hosts[0].config.vips.remove(0);
+    lab.start(0);
+    lab.run(ms(2_000));
+    // What a turn puts out begins with the records of the units and then has their adverts.
+    let log = lab.log_since(0, Duration::ZERO);
+    let takes = |output: &&Output| matches!(output, Output::Advert { .. });
+    let turns: Vec<usize> =
+        log.chunk_by(|a, b| takes(a) == takes(b)).filter(|turn| takes(&turn[0])).map(<[_]>::len).collect();
+    assert_eq!(turns.iter().take(3).copied().collect::<Vec<_>>(), [100, 100, 50]);
+}

@@ -2,7 +2,7 @@
 
 use super::lab::*;
 use crate::journal::Kind;
-use crate::{Output, Step};
+use crate::{Input, Output, Step};
 use holdfast_statesync::message::{ClaimCause, Message};
 use std::time::Duration;
 
@@ -318,4 +318,40 @@ fn three_nodes_settle_again_after_each_loss() {
     lab.run(ms(3_000));
     assert_eq!(lab.owners(), [0]);
     assert!(lab.dual_max <= ms(120), "{:?}", lab.dual_max);
+}
+
+#[test]
+fn between_two_reports_of_all_a_change_is_told_by_itself() {
+    const VIPS: u8 = 60;
+    let mut lab = Lab::settled_with(&[254, 253], true, |config| {
+        for n in 1..VIPS {
+            let priority = config.vips[0].vrrp.priority.get();
+            config.vips.push(vip(
+                &format!("w{n}"),
+                std::net::Ipv4Addr::new(192, 0, 2, 20 + n).into(),
+                10 + n,
+                priority,
+            ));
+        }
+    });
+    lab.run(ms(1_000));
+    let said = |lab: &Lab, since| -> usize {
+        let sent = lab.log_since(0, since).into_iter();
+        sent.map(|output| if let Output::Datagram { bytes, .. } = output { bytes.len() } else { 0 }).sum()
+    };
+    // Full reports of a quiet second, and of one in which a unit goes away and comes back five times.
+    let quiet = lab.at();
+    lab.run(ms(1_000));
+    let (report, busy) = (said(&lab, quiet) / 10, lab.at());
+    for _ in 0..5 {
+        let role_epoch = lab.node(0).world().vips[0].role_epoch;
+        lab.feed(0, Input::Lapsed { vip: W, role_epoch });
+        lab.run(ms(200));
+        assert_eq!(
+            lab.node(1).world().peers[0].vip(W, lab.now).map(|report| report.role_epoch),
+            Some(lab.node(0).world().vips[0].role_epoch)
+        );
+    }
+    let more = said(&lab, busy).saturating_sub(10 * report);
+    assert!(more < 3 * report, "{more} bytes beside the regular reports of {report} each");
 }
