@@ -4,7 +4,7 @@ use super::api::{Asked, REQUESTS_MAX, Recorded, WorkerFigures};
 use super::fifo::Line;
 use crate::check;
 use crate::os::sched;
-use holdfast_node::config::{CheckId, VipId};
+use holdfast_node::config::{CheckId, VIPS_MAX, VipId};
 use holdfast_node::drain::Intents;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const PROBES_MAX: usize = 256;
 /// Results of probes. Full → they wait in their tasks, and the node's own deadline counts them as overdue.
 const RESULTS_MAX: usize = 256;
 /// States on their way to the notify fifo. Full → dropped and counted; the next change of that VIP tells the truth.
-const LINES_MAX: usize = 1_024;
+const LINES_MAX: usize = 2 * VIPS_MAX;
 /// Disable files that came or went. Full → the reader waits, and then tells what is true by then.
 const DISABLED_MAX: usize = 64;
 /// Things to log. Full → dropped and counted.
