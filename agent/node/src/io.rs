@@ -42,6 +42,11 @@ pub enum Input<'a> {
     StepDone { step: Step, result: Result<(), StepError> },
     /// What the supervisor sees of a balancer.
     Balancer { balancer: BalancerId, state: BalancerState },
+    /// What an adapter saw of a balancer in one look; replaces what it saw before. Process death has its own, faster
+    /// way ([`Input::Balancer`]).
+    Plane { balancer: BalancerId, report: PlaneReport },
+    /// How full the kernel's connection table is, at each change; `why`: the figures in words.
+    Conntrack { level: ConntrackLevel, why: String },
     /// The keeper has given this VIP away in the worker's stead (resume took too long, or beats were missed): priority 0
     /// is sent, its addresses are removed. A router that is still Active in this role epoch goes to Backup.
     Lapsed { vip: VipId, role_epoch: u64 },
@@ -159,13 +164,143 @@ pub enum BalancerState {
     Gone { pid: u32, why: String },
 }
 
+/// What an adapter saw of a balancer in one look. What it can't know is `None`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlaneReport {
+    /// Its admin side.
+    pub admin: Admin,
+    /// The connections that it counts itself, and their limit (`maxconn`, `worker_connections`).
+    pub connections: Option<Level>,
+    /// The fullest accept queue of its listeners (`Recv-Q` of `Send-Q`).
+    pub queue: Option<Level>,
+    /// Open descriptors of the process that has fewest left, of its limit.
+    pub files: Option<Level>,
+    /// Its backends, as it judges them itself.
+    pub backends: Option<Pool>,
+    /// A serving process is stopped or stuck in the kernel (state `T`, `t` or `D`).
+    pub stopped: bool,
+    /// Processor time of all serving processes together. None spent between two reports, with a silent admin side: it
+    /// makes no progress.
+    pub cpu_ticks: Option<u64>,
+    /// Its master lives (nginx's orphans: false).
+    pub supervised: bool,
+    /// Its reloads.
+    pub reload: Reload,
+    /// It says itself that it is about to stop, or fails its own health check on purpose.
+    pub leaving: bool,
+}
+
+impl Default for PlaneReport {
+    /// A balancer of which nothing but its processes is known, and nothing bad of these.
+    fn default() -> Self {
+        Self {
+            admin: Admin::NotConfigured,
+            connections: None,
+            queue: None,
+            files: None,
+            backends: None,
+            stopped: false,
+            cpu_ticks: None,
+            supervised: true,
+            reload: Reload::default(),
+            leaving: false,
+        }
+    }
+}
+
+/// A balancer's admin side (stats socket, status page).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
+pub enum Admin {
+    /// There is none to ask.
+    NotConfigured,
+    /// The round trip took so long.
+    Answers { took: Duration },
+    /// It refused, or said nothing in time; in words.
+    Silent { why: String },
+}
+
+/// A count and its limit, 0: without one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
+pub struct Level {
+    pub now: u64,
+    pub limit: u64,
+}
+
+/// Backends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pool {
+    /// Those that can take requests.
+    pub up: u32,
+    /// All that are configured and not in maintenance.
+    pub total: u32,
+}
+
+/// What is known of a balancer's reloads.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reload {
+    /// Grows with each reload that took effect.
+    pub generation: u64,
+    /// The running configuration is older than so many failed attempts to replace it; 0: it is the last one asked for.
+    pub failed: u64,
+    /// A reload is under way: old and new processes serve side by side.
+    pub running: bool,
+    /// Old processes that still finish what they have, at most [`OLD_WORKERS_MAX`].
+    pub old: Vec<OldWorker>,
+}
+
+/// Old processes told of one balancer; more are left out.
+pub const OLD_WORKERS_MAX: usize = 64;
+
+/// A process of a former generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OldWorker {
+    /// Its pid.
+    pub pid: u32,
+    /// When it was first seen to be an old one.
+    pub since: Instant,
+}
+
+/// How full the connection table is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum ConntrackLevel {
+    /// Not looked at, or not in use.
+    #[default]
+    Unknown,
+    /// Room enough.
+    Fine,
+    /// Filling: somebody should look.
+    Filling,
+    /// Nearly full.
+    High,
+    /// Full, or so nearly that new connections are lost: no further VIPs are taken unless nobody else can.
+    Full,
+}
+
 /// Why a check failed, in a few words for people: `connection refused`, `no answer in 200ms`, `status 503`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
 pub struct CheckError {
     pub what: String,
-    /// When it was found, for the overdue rule the node's own deadline wins.
-    pub overdue: bool,
+    pub how: Failure,
+}
+
+/// What a failed check says of what it asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// Nothing was heard by the deadline; whatever an adapter says, the node's own deadline wins.
+    Silent,
+    /// It answered, and not with what is expected: a status outside the set, a body that doesn't match.
+    Answered,
+    /// Anything else: refused, reset, not an answer at all, the check itself couldn't run.
+    Other,
+}
+
+impl From<String> for CheckError {
+    fn from(what: String) -> Self {
+        Self { what, how: Failure::Other }
+    }
 }
 
 /// What an operator asks for.

@@ -304,6 +304,8 @@ impl Node {
             Input::Ours { routes, rules } => self.on_ours(now, routes, rules),
             Input::StepDone { step, result } => self.on_step_done(now, &step, result),
             Input::Balancer { balancer, state } => self.on_balancer(now, balancer, state),
+            // Not judged yet.
+            Input::Plane { .. } | Input::Conntrack { .. } => {}
             Input::Lapsed { vip, role_epoch } => self.on_lapsed(now, vip, role_epoch),
             Input::CheckDone { check, sequence, result } => self.on_check_done(now, check, sequence, result),
             Input::Bgp { neighbor, input } => self.on_bgp(now, neighbor, input),

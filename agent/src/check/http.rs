@@ -1,6 +1,7 @@
 //! An HTTP probe: one GET on a connection of its own, the answer read to its end.
 
 use super::{describe, open};
+use holdfast_node::io::{CheckError, Failure};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
@@ -14,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 /// An answer may have this many bytes; a health page that is longer isn't one.
 const ANSWER_MAX: usize = 64 * 1024;
 
-pub(super) async fn get(address: SocketAddr, host: &str, path: &str, expect: &[(u16, u16)]) -> Result<(), String> {
+pub(super) async fn get(address: SocketAddr, host: &str, path: &str, expect: &[(u16, u16)]) -> Result<(), CheckError> {
     let stream = open(address).await?;
     // One small write follows; Nagle has nothing to gather. A refusal changes nothing that matters.
     let _ = stream.set_nodelay(true);
@@ -42,13 +43,13 @@ pub(super) async fn get(address: SocketAddr, host: &str, path: &str, expect: &[(
         })?;
         length += frame.data_ref().map_or(0, Bytes::len);
         if length > ANSWER_MAX {
-            return Err("answer longer than 64 KiB".to_owned());
+            return Err("answer longer than 64 KiB".to_owned().into());
         }
     }
     if expect.iter().any(|(low, high)| (*low..=*high).contains(&status)) {
         Ok(())
     } else {
-        Err(format!("status {status}"))
+        Err(CheckError { what: format!("status {status}"), how: Failure::Answered })
     }
 }
 

@@ -9,7 +9,7 @@ mod http;
 mod tcp;
 
 use holdfast_node::config::{Check, CheckId, Probe};
-use holdfast_node::io::CheckError;
+use holdfast_node::io::{CheckError, Failure};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -68,7 +68,7 @@ impl Runner {
         self.runtime.spawn(async move {
             let result = match permit {
                 Ok(_running) => run(&probe, &managed, timeout).await,
-                Err(_) => Err(failed(format!("{PROBES_MAX} earlier probes still run"))),
+                Err(_) => Err(format!("{PROBES_MAX} earlier probes still run").into()),
             };
             // Err: the worker is stopping, nobody wants to know.
             let _ = results.send(Done { check, sequence, result }).await;
@@ -81,21 +81,17 @@ pub async fn run(probe: &Probe, managed: &BTreeSet<IpAddr>, timeout: Duration) -
     let attempt = async {
         match probe {
             Probe::Http { address, host, path, expect } => http::get(*address, host, path, expect).await,
-            Probe::Tcp { address } => tcp::connect(*address).await,
-            Probe::Exec { .. } => Err("exec probes are run by the keeper".to_owned()),
+            Probe::Tcp { address } => tcp::connect(*address).await.map_err(CheckError::from),
+            Probe::Exec { .. } => Err("exec probes are run by the keeper".to_owned().into()),
             Probe::Gateway { target, interface, method } => {
-                gateway::ask(*target, interface.as_ref(), *method, managed, timeout).await
+                gateway::ask(*target, interface.as_ref(), *method, managed, timeout).await.map_err(CheckError::from)
             }
         }
     };
     match tokio::time::timeout(timeout, attempt).await {
-        Ok(result) => result.map_err(failed),
-        Err(_) => Err(CheckError { what: format!("no answer in {}", in_words(timeout)), overdue: true }),
+        Ok(result) => result,
+        Err(_) => Err(CheckError { what: format!("no answer in {}", in_words(timeout)), how: Failure::Silent }),
     }
-}
-
-fn failed(what: String) -> CheckError {
-    CheckError { what, overdue: false }
 }
 
 /// `200ms`, `2s`.
@@ -228,7 +224,7 @@ mod tests {
     async fn a_target_that_accepts_and_says_nothing_is_overdue() {
         let (_l, a) = listener().await;
         let e = probed(&http(a), Duration::from_millis(30)).await.expect_err("nobody answers");
-        assert_eq!(e, CheckError { what: "no answer in 30ms".to_owned(), overdue: true });
+        assert_eq!(e, CheckError { what: "no answer in 30ms".to_owned(), how: Failure::Silent });
     }
 
     #[tokio::test]

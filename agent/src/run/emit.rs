@@ -13,9 +13,7 @@ use crate::os::vrrp::Outgoing;
 use crate::os::{neighbour, probe};
 use crate::reconcile::Executor;
 use holdfast_node::config::{CheckId, Config, Probe, ProcessSource, VipId};
-use holdfast_node::io::{
-    Answer, CheckError, OwnerRecord, ProbeOutcome, SendError, SocketKey, Step, StepError, UnitState,
-};
+use holdfast_node::io::{Answer, OwnerRecord, ProbeOutcome, SendError, SocketKey, Step, StepError, UnitState};
 use holdfast_node::keeper::ipc::{ExecResult, ToKeeper, Undo, VipAddress, VipRecord};
 use holdfast_node::status::Status;
 use holdfast_node::{Input, Node, Output};
@@ -327,7 +325,7 @@ impl Outputs {
             },
             _ => match self.ends.probes.try_send(StartProbe { check, sequence, timeout }) {
                 Ok(()) => None,
-                Err(_) => Some(CheckError { what: "the agent is too busy to probe".to_owned(), overdue: true }),
+                Err(_) => Some("the agent is too busy to probe".to_owned().into()),
             },
         };
         if let Some(e) = refused {

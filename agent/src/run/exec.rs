@@ -5,7 +5,7 @@
 
 use crate::check;
 use holdfast_node::config::{CheckId, Hook};
-use holdfast_node::io::CheckError;
+use holdfast_node::io::{CheckError, Failure};
 use holdfast_node::keeper::ipc::{ExecResult, ToKeeper};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl ExecDesk {
         timeout: Duration,
     ) -> Result<ToKeeper, CheckError> {
         if self.running.len() >= RUNNING_MAX {
-            return Err(CheckError { what: format!("{RUNNING_MAX} programs still run"), overdue: false });
+            return Err(format!("{RUNNING_MAX} programs still run").into());
         }
         Ok(self.exec(Purpose::Check { check, sequence, timeout }, argv.to_vec(), Vec::new(), timeout))
     }
@@ -115,7 +115,7 @@ impl ExecDesk {
 }
 
 fn judge(result: &ExecResult, output: &[u8], timeout: Duration) -> Result<(), CheckError> {
-    let failed = |what| Err(CheckError { what, overdue: false });
+    let failed = |what: String| Err(CheckError::from(what));
     match result {
         ExecResult::Status(0) => Ok(()),
         ExecResult::Status(n) => failed(match first_line(output) {
@@ -124,7 +124,7 @@ fn judge(result: &ExecResult, output: &[u8], timeout: Duration) -> Result<(), Ch
         }),
         ExecResult::Signal(n) => failed(format!("ended by signal {n}")),
         ExecResult::TimedOut => {
-            Err(CheckError { what: format!("no answer in {}", check::in_words(timeout)), overdue: true })
+            Err(CheckError { what: format!("no answer in {}", check::in_words(timeout)), how: Failure::Silent })
         }
         ExecResult::NotStarted(why) => failed(format!("not started: {why}")),
     }
@@ -197,20 +197,20 @@ mod tests {
             assert_eq!(next, None);
             let done = done.expect("a result");
             assert_eq!((done.check, done.sequence), (CheckId(3), 9));
-            done.result.map_err(|e| (e.what, e.overdue))
+            done.result.map_err(|e| (e.what, e.how))
         };
-        let failed = |what: &str, overdue| Err((what.to_owned(), overdue));
+        let failed = |what: &str, how| Err((what.to_owned(), how));
         assert_eq!(result(ExecResult::Status(0), b"all good"), Ok(()));
         assert_eq!(
             result(ExecResult::Status(2), b"\n pool \x1b[31mempty\nmore"),
-            failed("exit status 2: pool [31mempty", false)
+            failed("exit status 2: pool [31mempty", Failure::Other)
         );
-        assert_eq!(result(ExecResult::Status(1), b""), failed("exit status 1", false));
-        assert_eq!(result(ExecResult::Signal(11), b""), failed("ended by signal 11", false));
-        assert_eq!(result(ExecResult::TimedOut, b""), failed("no answer in 1s", true));
+        assert_eq!(result(ExecResult::Status(1), b""), failed("exit status 1", Failure::Other));
+        assert_eq!(result(ExecResult::Signal(11), b""), failed("ended by signal 11", Failure::Other));
+        assert_eq!(result(ExecResult::TimedOut, b""), failed("no answer in 1s", Failure::Silent));
         assert_eq!(
             result(ExecResult::NotStarted("no such file".to_owned()), b""),
-            failed("not started: no such file", false)
+            failed("not started: no such file", Failure::Other)
         );
     }
 

@@ -380,7 +380,7 @@ impl Cluster {
             }
             Happening::Checked { life, check, sequence, ok } => {
                 if life == self.hosts[i].life {
-                    let refused = || CheckError { what: "connection refused".into(), overdue: false };
+                    let refused = || CheckError::from("connection refused".to_owned());
                     let result = if ok { Ok(()) } else { Err(refused()) };
                     self.feed(i, Input::CheckDone { check, sequence, result });
                 }

@@ -596,7 +596,7 @@ impl Lab {
             Ev::AddrGone(ifindex, ip, prefix) => self.feed(i, Input::AddressGone { ifindex, ip, prefix }),
             Ev::Probed(vip, target, outcome) => self.feed(i, Input::Probed { vip, target, outcome }),
             Ev::Check(check, sequence, good) => {
-                let error = CheckError { what: "connection refused".to_owned(), overdue: false };
+                let error = CheckError::from("connection refused".to_owned());
                 let result = if good { Ok(()) } else { Err(error) };
                 self.feed(i, Input::CheckDone { check, sequence, result });
             }

@@ -130,7 +130,7 @@ fn feed(lab: &mut Lab, wild: Wild) {
             lab.feed(0, Input::Balancer { balancer: BalancerId(id), state });
         }
         Wild::Check(id, sequence, ok) => {
-            let result = if ok { Ok(()) } else { Err(CheckError { what: "x".to_owned(), overdue: false }) };
+            let result = if ok { Ok(()) } else { Err(CheckError::from("x".to_owned())) };
             lab.feed(0, Input::CheckDone { check: CheckId(id), sequence, result });
         }
         Wild::Bgp(n, kind, conn, bytes) => {
