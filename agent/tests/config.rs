@@ -635,3 +635,29 @@ proptest! {
         survives(lines.join("\n").as_bytes());
     }
 }
+
+#[test]
+fn each_kind_of_balancer_is_read_with_where_it_is_asked() {
+    use holdfast_node::config::{Admin, BalancerKind, HttpAt, POLL};
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config/good/balancers.toml");
+    let config = config::load(&path).expect("a good file");
+    let admins: Vec<_> = config.balancers.iter().map(|b| (b.kind, b.admin.clone())).collect();
+    let http = |at, path: &str| Some(Admin::Http { at, path: path.to_owned() });
+    let expected = [
+        (BalancerKind::Haproxy, Some(Admin::Socket("/run/haproxy/admin.sock".into()))),
+        (BalancerKind::Nginx, http(HttpAt::Tcp(([127, 0, 0, 1], 8080).into()), "/status?short")),
+        (BalancerKind::Nginx, http(HttpAt::Unix("/run/nginx/status.sock".into()), "/status")),
+        (BalancerKind::Envoy, http(HttpAt::Tcp("[::1]:9901".parse().expect("an address")), "/")),
+        (BalancerKind::Envoy, http(HttpAt::Unix("/run/envoy/admin.sock".into()), "/")),
+        (BalancerKind::Process, None),
+    ];
+    assert_eq!(admins, expected);
+    let haproxy = config.balancers.first().expect("the first");
+    assert_eq!(haproxy.master.as_deref(), Some(Path::new("/run/haproxy-master.sock")));
+    assert_eq!(haproxy.config, [PathBuf::from("/etc/haproxy/haproxy.cfg")]);
+    assert_eq!(
+        config.balancers.iter().map(|b| b.poll.as_millis()).collect::<Vec<_>>(),
+        [250, 500, 500, 500, 500, 60_000]
+    );
+    assert_eq!(config.balancers.get(1).expect("the second").poll, POLL);
+}

@@ -1,8 +1,10 @@
 //! The validated configuration. A value of these types that exists is valid; text is parsed in the agent.
 
+mod balancer;
 mod bgp;
 mod vip;
 
+pub use balancer::{Admin, Balancer, BalancerKind, HttpAt, POLL, ProcessSource};
 pub use bgp::{
     Attributes, Bfd, Bgp, Damping, Form, LOCAL_PREF, LinkBandwidth, Neighbor, NeighborAs, NeighborId, NextHops,
     Overrides, PASSWORD_MAX, RouterIdFrom, Unwell, VipBgp, password,
@@ -111,41 +113,6 @@ pub struct Config {
     pub hooks: Vec<Hook>,
     /// Where changes of state are written in keepalived's form.
     pub fifo: Option<PathBuf>,
-}
-
-/// A balancer that is already there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Balancer {
-    /// Unique among balancers.
-    pub name: Name,
-    /// What it is.
-    pub kind: BalancerKind,
-    /// How its processes are found.
-    pub source: ProcessSource,
-    /// Stats or admin socket (haproxy).
-    pub admin: Option<PathBuf>,
-}
-
-/// The kinds this version wraps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BalancerKind {
-    /// HAProxy.
-    Haproxy,
-    /// Any process: alive or not is all that is known.
-    Process,
-}
-
-/// How the balancer's processes are found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ProcessSource {
-    /// A systemd unit: its cgroup.
-    Unit(String),
-    /// The keeper starts it: argv, never a shell.
-    Command(Vec<String>),
-    /// A file with the pid.
-    Pidfile(PathBuf),
 }
 
 /// A readiness check.

@@ -4,7 +4,7 @@ mod judge;
 mod neighbor;
 mod sessions;
 
-use crate::config::{BalancerKind, CheckId, Leg, Member, VipId};
+use crate::config::{CheckId, Leg, Member, VipId};
 use crate::decide::{VipPlan, decide};
 use crate::io::{BalancerState, age_ms};
 use crate::node::Node;
@@ -472,13 +472,9 @@ fn balancers(node: &Node, now: Instant) -> Vec<BalancerStatus> {
             BalancerState::Alive { pid } => ("alive", Some(*pid), None),
             BalancerState::Gone { pid, why } => ("gone", Some(*pid), Some(why.clone())),
         };
-        let kind = match balancer.kind {
-            BalancerKind::Haproxy => "haproxy",
-            BalancerKind::Process => "process",
-        };
         BalancerStatus {
             name: balancer.name.as_str().to_owned(),
-            kind: kind.to_owned(),
+            kind: balancer.kind.word().to_owned(),
             state: state.to_owned(),
             pid,
             why,

@@ -42,11 +42,12 @@ impl Finder {
             ProcessSource::Command(_) => self.started(command)?,
             ProcessSource::Pidfile(path) => self.pidfile(&path)?,
             ProcessSource::Unit(unit) => self.unit(&unit)?,
+            ProcessSource::Kernel => return Err("has no process".to_owned()),
         };
         let mut workers: Vec<Process> = match self.kind {
-            BalancerKind::Process => Vec::new(),
+            BalancerKind::Process | BalancerKind::Nft => Vec::new(),
             // A master's other children (`program` sections) have another name.
-            BalancerKind::Haproxy => children(&self.proc, main.process.pid)
+            BalancerKind::Haproxy | BalancerKind::Nginx | BalancerKind::Envoy => children(&self.proc, main.process.pid)
                 .into_iter()
                 .filter_map(|pid| self.running(pid))
                 .filter(|s| s.name == main.name && s.parent == main.process.pid)
@@ -61,7 +62,7 @@ impl Finder {
     pub(super) fn watched_directory(&self) -> Option<&Path> {
         match &self.source {
             ProcessSource::Pidfile(path) => path.parent(),
-            ProcessSource::Command(_) | ProcessSource::Unit(_) => None,
+            ProcessSource::Command(_) | ProcessSource::Unit(_) | ProcessSource::Kernel => None,
         }
     }
 

@@ -309,7 +309,7 @@ mod tests {
                 ProcessSource::Command(vec!["given".to_owned()])
             };
             let name = Name::new("lb").expect("a valid name");
-            let (watcher, lookers) = pair(&[Balancer { name, kind, source, admin: None }]);
+            let (watcher, lookers) = pair(&[Balancer::new(name, kind, source)]);
             lookers.into_iter().for_each(|l| drop(tokio::spawn(l.run())));
             Self { dir, child: None, watcher }
         }

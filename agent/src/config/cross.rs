@@ -47,7 +47,7 @@ pub(super) fn balancers(balancers: &[Named<Balancer>], sink: &mut Sink) {
             ProcessSource::Unit(unit) => format!("unit {unit}"),
             ProcessSource::Pidfile(path) => format!("pidfile {}", path.display()),
             // The same program may run twice.
-            ProcessSource::Command(_) => return None,
+            ProcessSource::Command(_) | ProcessSource::Kernel => return None,
         };
         Some((source, place))
     });

@@ -8,6 +8,7 @@
 //! files of BGP neighbours, without which a session would be refused or, worse, unprotected. Whether an interface or
 //! the channel's key file is there depends on the machine; `holdfast check` warns of it, `holdfast run` finds out.
 
+mod balancer;
 mod bgp;
 mod cross;
 pub mod duration;
@@ -142,7 +143,7 @@ fn read(root: &Table<'_>, here: &Here<'_>, sink: &mut Sink) -> Option<Config> {
     let balancers: Vec<_> = root
         .tables("balancer", sections::BALANCERS_MAX, sink)
         .iter()
-        .map(|table| sections::balancer(table, sink))
+        .map(|table| balancer::balancer(table, sink))
         .collect();
     let checks: Vec<_> =
         root.tables("check", sections::CHECKS_MAX, sink).iter().map(|table| sections::check(table, sink)).collect();

@@ -17,8 +17,11 @@ pub(super) const ROOT: Section = Section {
     not_yet: &[("statesync", None), ("nft", None)],
 };
 pub(super) const NODE: Section = Section { path: "node", keys: &["name"], not_yet: &[] };
-pub(super) const BALANCER: Section =
-    Section { path: "balancer[]", keys: &["name", "kind", "unit", "command", "pidfile", "admin"], not_yet: &[] };
+pub(super) const BALANCER: Section = Section {
+    path: "balancer[]",
+    keys: &["name", "kind", "unit", "command", "pidfile", "admin", "master", "config", "poll"],
+    not_yet: &[],
+};
 pub(super) const CHECK: Section = Section {
     path: "check[]",
     keys: &[

@@ -1,12 +1,10 @@
-//! The sections that stand alone: balancers, checks, hooks, the channel.
+//! The sections that stand alone: checks, hooks, the channel.
 
 use super::schema;
 use super::tree::{Place, Sink, Table, Value};
-use super::values::{
-    absolute_path, argv, count, duration, name, public_key, shown, socket_address, target_address, word,
-};
+use super::values::{absolute_path, argv, count, duration, name, public_key, socket_address, target_address, word};
 use super::{duration as text, probe};
-use holdfast_node::config::{Balancer, BalancerKind, Check, Cluster, Hook, HookEvent, Name, Peer, ProcessSource};
+use holdfast_node::config::{Check, Cluster, Hook, HookEvent, Name, Peer};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,13 +37,13 @@ pub(super) struct Named<T> {
 }
 
 impl<T> Named<T> {
-    fn new(table: &Table<'_>, sink: &mut Sink) -> Self {
+    pub(super) fn new(table: &Table<'_>, sink: &mut Sink) -> Self {
         let value = table.require("name", Name::ACCEPTED, sink);
         let name = value.and_then(|value| Some((name(&value, sink)?, value.place)));
         Self { name, item: None }
     }
 
-    fn name(&self) -> Option<Name> {
+    pub(super) fn name(&self) -> Option<Name> {
         self.name.as_ref().map(|(name, _)| name.clone())
     }
 }
@@ -61,73 +59,6 @@ pub(super) fn node(root: &Table<'_>, sink: &mut Sink) -> Option<(Name, Place)> {
     table.known_keys(&schema::NODE, sink);
     let value = table.require("name", Name::ACCEPTED, sink)?;
     Some((name(&value, sink)?, value.place))
-}
-
-/// One `[[balancer]]`.
-pub(super) fn balancer(table: &Table<'_>, sink: &mut Sink) -> Named<Balancer> {
-    table.known_keys(&schema::BALANCER, sink);
-    let mut named = Named::new(table, sink);
-    let kind = table.require("kind", "haproxy, process", sink).and_then(|value| kind(&value, sink));
-    let admin = table.get("admin").map(|value| {
-        if matches!(kind, Some(BalancerKind::Process)) {
-            value.refuse("a plain process has no admin socket", "admin with kind = \"haproxy\"", sink);
-            return None;
-        }
-        absolute_path(&value, sink)
-    });
-    let source = source(table, sink);
-    named.item = (|| Some(Balancer { name: named.name()?, kind: kind?, source: source?, admin: flat(admin)? }))();
-    named
-}
-
-/// Outer `None`: absent, and that is fine. Inner `None`: wrong.
-fn flat<T>(optional: Option<Option<T>>) -> Option<Option<T>> {
-    match optional {
-        None => Some(None),
-        Some(None) => None,
-        Some(value) => Some(value),
-    }
-}
-
-fn kind(value: &Value<'_>, sink: &mut Sink) -> Option<BalancerKind> {
-    if let Some(later @ ("nginx" | "envoy" | "nft" | "ipvs")) = value.as_str() {
-        value.refuse(&format!("`{later}` is not supported by this version"), "haproxy, process", sink);
-        return None;
-    }
-    word(value, &[("haproxy", BalancerKind::Haproxy), ("process", BalancerKind::Process)], sink)
-}
-
-fn source(table: &Table<'_>, sink: &mut Sink) -> Option<ProcessSource> {
-    let given: Vec<(&str, Value<'_>)> =
-        ["unit", "command", "pidfile"].into_iter().filter_map(|key| Some((key, table.get(key)?))).collect();
-    let [(key, value)] = given.as_slice() else {
-        let what = if given.is_empty() {
-            "doesn't say how its processes are found".to_owned()
-        } else {
-            format!("has {}", given.iter().map(|(key, _)| *key).collect::<Vec<_>>().join(" and "))
-        };
-        let accepted = Some("exactly one of unit, command, pidfile".to_owned());
-        sink.push(table.place.span.clone(), &table.place.path, what, accepted);
-        return None;
-    };
-    match *key {
-        "unit" => unit(value, sink).map(ProcessSource::Unit),
-        "command" => argv(value, true, sink).map(ProcessSource::Command),
-        _ => absolute_path(value, sink).map(ProcessSource::Pidfile),
-    }
-}
-
-/// systemd's own rule for unit names, for the one type that has processes of its own and is a balancer.
-fn unit(value: &Value<'_>, sink: &mut Sink) -> Option<String> {
-    let accepted = "a systemd service, as \"haproxy.service\"";
-    let text = value.string(accepted, sink)?;
-    let stem = text.strip_suffix(".service").unwrap_or_default();
-    let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b':' | b'-' | b'_' | b'.' | b'\\' | b'@');
-    if stem.is_empty() || text.len() > 255 || !stem.bytes().all(fits) || stem.ends_with('@') {
-        value.refuse(&format!("`{}` is not a service unit", shown(text)), accepted, sink);
-        return None;
-    }
-    Some(text.to_owned())
 }
 
 /// One `[[check]]`.

@@ -180,7 +180,9 @@ impl Protocol {
             if let ProcessSource::Command(argv) = &b.source {
                 let soft_stop = match b.kind {
                     BalancerKind::Haproxy => Some(libc::SIGUSR1),
-                    BalancerKind::Process => None,
+                    BalancerKind::Nginx => Some(libc::SIGQUIT),
+                    // Envoy knows no signal that lets connections finish.
+                    BalancerKind::Envoy | BalancerKind::Nft | BalancerKind::Process => None,
                 };
                 let name = b.name.as_str().to_owned();
                 self.outputs.keeper.send(ToKeeper::StartBalancer { name, argv: argv.clone(), soft_stop }, None);

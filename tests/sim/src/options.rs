@@ -160,12 +160,11 @@ pub fn config(options: &Options, i: usize, publics: &[[u8; 32]]) -> Config {
     }
     Config {
         node: text(&name(i)),
-        balancers: vec![Balancer {
-            name: text("plane"),
-            kind: BalancerKind::Process,
-            source: ProcessSource::Command(vec!["/bin/plane".to_owned()]),
-            admin: None,
-        }],
+        balancers: vec![Balancer::new(
+            text("plane"),
+            BalancerKind::Process,
+            ProcessSource::Command(vec!["/bin/plane".to_owned()]),
+        )],
         checks,
         vips: vec![vip(options, i)],
         bgp: None,

@@ -137,12 +137,11 @@ pub(crate) fn config(i: usize, priority: u8, keys: &[[u8; 32]]) -> Config {
     });
     Config {
         node: name(&format!("lb{i}")),
-        balancers: vec![Balancer {
-            name: name("proxy"),
-            kind: BalancerKind::Process,
-            source: ProcessSource::Pidfile("/run/proxy.pid".into()),
-            admin: None,
-        }],
+        balancers: vec![Balancer::new(
+            name("proxy"),
+            BalancerKind::Process,
+            ProcessSource::Pidfile("/run/proxy.pid".into()),
+        )],
         checks: vec![Check {
             name: name("web"),
             probe: Probe::Tcp { address: "127.0.0.1:80".parse().expect("an address") },
