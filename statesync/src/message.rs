@@ -5,8 +5,10 @@
 //! name outside `[A-Za-z0-9._-]{1,63}`.
 
 pub mod codec;
+mod verdict;
 
 pub use codec::{DecodeError, EncodeError, MAX_ENTRIES, MAX_NAME_LEN};
+pub use verdict::{Standing, Verdict};
 
 /// What a node thinks of its own ability to serve a VIP or of a balancer. Wire code in parentheses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +50,8 @@ pub struct VipReport {
     pub priority: u8,
     /// Milliseconds since the role changed, saturating.
     pub role_age_ms: u32,
+    /// How well the sender would serve it; `None`: it doesn't say.
+    pub standing: Option<Standing>,
 }
 
 /// One balancer's part of a report.
@@ -57,6 +61,8 @@ pub struct BalancerReport {
     pub balancer: String,
     /// Whether this balancer can serve.
     pub fitness: Fitness,
+    /// The same more exactly; `None`: the sender doesn't say.
+    pub verdict: Option<Verdict>,
 }
 
 /// Everything that is said on the control lane. Wire code in parentheses.

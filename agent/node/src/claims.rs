@@ -194,7 +194,7 @@ impl Node {
         let Some(view) = self.world.peers.get_mut(usize::from(peer.0)) else { return };
         let report = view.vips.entry(id).or_insert_with(|| {
             let (fitness, role) = (Fitness::Unknown, Role::Active);
-            (now, VipReport { vip, fitness, role, role_epoch, priority: 0, role_age_ms: 0 })
+            (now, VipReport { vip, fitness, role, role_epoch, priority: 0, role_age_ms: 0, standing: None })
         });
         report.0 = now;
         report.1.role = Role::Active;

@@ -331,6 +331,9 @@ pub enum Output {
     Probe { vip: VipId, ifindex: u32, source: IpAddr, target: IpAddr, tries: u8, wait: Duration },
     /// Run this probe, give up after `timeout`; report with `CheckDone`.
     StartCheck { check: CheckId, sequence: u64, timeout: Duration },
+    /// Look at this balancer now, whenever the next look would be: a check that asks it has just begun to fail, and the
+    /// answer ([`Input::Plane`]) is wanted before that counts.
+    Look { balancer: BalancerId },
     /// What a unit is here has changed, in the words of keepalived; for programs that listen to these.
     State { vip: VipId, state: UnitState, priority: u8 },
     /// Run a hook through the keeper; nothing waits for it.

@@ -552,6 +552,7 @@ impl Node {
             role_epoch: view.role_epoch,
             priority: run.priority,
             role_age_ms: u32::try_from(crate::io::age_ms(now, view.since)).unwrap_or(u32::MAX),
+            standing: None,
         });
         let balancers = self.config.balancers.iter().zip(&self.world.balancers).map(|(balancer, view)| {
             let fitness = match view.state {
@@ -559,7 +560,7 @@ impl Node {
                 crate::io::BalancerState::Alive { .. } => Fitness::Fit,
                 crate::io::BalancerState::Gone { .. } => Fitness::Unfit,
             };
-            BalancerReport { balancer: balancer.name.as_str().to_owned(), fitness }
+            BalancerReport { balancer: balancer.name.as_str().to_owned(), fitness, verdict: None }
         });
         let message =
             Message::Report { sequence: self.report_sequence, vips: vips.collect(), balancers: balancers.collect() };

@@ -227,6 +227,8 @@ impl Outputs {
                 self.probe(vip, ifindex, source, target, tries, wait);
             }
             Output::StartCheck { check, sequence, timeout } => self.start_check(check, sequence, timeout),
+            // Nobody looks yet.
+            Output::Look { .. } => {}
             Output::State { vip, state, priority } => self.tell(vip, state, priority),
             Output::RunHook { hook, environment } => {
                 if let Some(message) = self.exec.hook(hook, environment) {

@@ -6,8 +6,9 @@
 //! ```text
 //! name     length: u8 (1..=63), bytes of [A-Za-z0-9._-]
 //! 1 Report sequence: u64, vips: u16, balancers: u16, then that many entries, each length: u16 and
-//!          vip       name, fitness: u8, role: u8, role_epoch: u64, priority: u8, role_age_ms: u32
-//!          balancer  name, fitness: u8
+//!          vip       name, fitness: u8, role: u8, role_epoch: u64, priority: u8, role_age_ms: u32, standing: u8 (may
+//!                    be absent)
+//!          balancer  name, fitness: u8, verdict: u8 (may be absent)
 //! 2 TakeNow  name, role_epoch: u64, linger: u8 (0, 1)
 //! 3 Claim    name, role_epoch: u64, cause: u8, family: u8 (4, 6), address: 4 or 16 bytes
 //! 4 Keep     name, role_epoch: u64
@@ -15,7 +16,7 @@
 //! 255 Probe  empty: the channel's own, "answer me"
 //! ```
 
-use super::{BalancerReport, ClaimCause, Fitness, Message, Role, VipReport};
+use super::{BalancerReport, ClaimCause, Fitness, Message, Role, Standing, Verdict, VipReport};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use thiserror::Error;
 
@@ -279,12 +280,14 @@ fn put_vip(out: &mut Vec<u8>, entry: &VipReport) -> Result<(), EncodeError> {
     out.extend_from_slice(&entry.role_epoch.to_le_bytes());
     out.push(entry.priority);
     out.extend_from_slice(&entry.role_age_ms.to_le_bytes());
+    out.push(Standing::code(entry.standing));
     Ok(())
 }
 
 fn put_balancer(out: &mut Vec<u8>, entry: &BalancerReport) -> Result<(), EncodeError> {
     put_name(out, &entry.balancer)?;
     out.push(entry.fitness.code());
+    out.push(Verdict::code(entry.verdict));
     Ok(())
 }
 
@@ -361,12 +364,17 @@ fn decode_report(body: &mut Reader<'_>) -> Result<Message, DecodeError> {
             role_epoch: entry.u64()?,
             priority: entry.u8()?,
             role_age_ms: entry.u32()?,
+            standing: entry.later_u8().and_then(Standing::from_code),
         });
     }
     let mut balancers = Vec::new();
     for _ in 0..balancer_count {
         let mut entry = body.entry()?;
-        balancers.push(BalancerReport { balancer: entry.name()?, fitness: Fitness::from_code(entry.u8()?) });
+        balancers.push(BalancerReport {
+            balancer: entry.name()?,
+            fitness: Fitness::from_code(entry.u8()?),
+            verdict: entry.later_u8().and_then(Verdict::from_code),
+        });
     }
     Ok(Message::Report { sequence, vips, balancers })
 }
@@ -449,6 +457,11 @@ impl<'a> Reader<'a> {
 
     fn u8(&mut self) -> Result<u8, DecodeError> {
         self.array().map(u8::from_le_bytes)
+    }
+
+    /// A field that an earlier version doesn't send.
+    fn later_u8(&mut self) -> Option<u8> {
+        self.u8().ok()
     }
 
     fn u16(&mut self) -> Result<u16, DecodeError> {

@@ -331,7 +331,8 @@ pub(crate) fn report(sequence: u64) -> Message {
             role_epoch: 3,
             priority: 254,
             role_age_ms: 1500,
+            standing: None,
         }],
-        balancers: vec![BalancerReport { balancer: "haproxy".into(), fitness: Fitness::Fit }],
+        balancers: vec![BalancerReport { balancer: "haproxy".into(), fitness: Fitness::Fit, verdict: None }],
     }
 }

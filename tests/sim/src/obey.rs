@@ -95,7 +95,7 @@ impl Cluster {
                 self.hosts[i].answers.push((token, answer));
                 None
             }
-            Output::RunHook { .. } | Output::State { .. } => None,
+            Output::RunHook { .. } | Output::State { .. } | Output::Look { .. } => None,
             Output::Bgp { .. } | Output::BgpSession { .. } | Output::Bfd(_) => None,
             Output::Stopped => {
                 self.stopped(i);

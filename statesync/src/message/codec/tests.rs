@@ -21,6 +21,7 @@ fn vip(name: &str) -> VipReport {
         role_epoch: 7,
         priority: 254,
         role_age_ms: 1000,
+        standing: Some(Standing::Full),
     }
 }
 
@@ -32,13 +33,13 @@ fn a_message_has_exactly_the_bytes_of_the_layout() {
     let report = Message::Report {
         sequence: 5,
         vips: vec![vip("a")],
-        balancers: vec![BalancerReport { balancer: "b".into(), fitness: Fitness::Unfit }],
+        balancers: vec![BalancerReport { balancer: "b".into(), fitness: Fitness::Unfit, verdict: Some(Verdict::Hung) }],
     };
     let expected: [&[u8]; 4] = [
-        &[1, 36, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0],
-        &[17, 0, 1, b'a', 1, 2, 7, 0, 0, 0, 0, 0, 0, 0, 254],
-        &[232, 3, 0, 0],
-        &[3, 0, 1, b'b', 2],
+        &[1, 38, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0],
+        &[18, 0, 1, b'a', 1, 2, 7, 0, 0, 0, 0, 0, 0, 0, 254],
+        &[232, 3, 0, 0, 3],
+        &[4, 0, 1, b'b', 2, 4],
     ];
     assert_eq!(encoded(&report), [expected.concat()]);
 }
@@ -56,13 +57,26 @@ fn trailing_fields_of_a_later_version_are_skipped_in_bodies_and_entries() {
     let mut report =
         encoded(&Message::Report { sequence: 5, vips: vec![vip("a"), vip("b")], balancers: vec![] }).remove(0);
     // The first entry grows by two bytes: entry length, bytes and the record's length.
-    report.splice(34..34, [99, 98]);
+    report.splice(35..35, [99, 98]);
     report[15] += 2;
     report[1] += 2;
     assert_eq!(
         decoded(&report),
         [Ok(Record::Message(Message::Report { sequence: 5, vips: vec![vip("a"), vip("b")], balancers: vec![] }))]
     );
+}
+
+#[test]
+fn a_report_of_an_earlier_version_leaves_unsaid_what_it_did_not_know() {
+    let bytes = [
+        &[1, 36, 0, 5, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0][..],
+        &[17, 0, 1, b'a', 1, 2, 7, 0, 0, 0, 0, 0, 0, 0, 254, 232, 3, 0, 0],
+        &[3, 0, 1, b'b', 2],
+    ]
+    .concat();
+    let vips = vec![VipReport { standing: None, ..vip("a") }];
+    let balancers = vec![BalancerReport { balancer: "b".into(), fitness: Fitness::Unfit, verdict: None }];
+    assert_eq!(decoded(&bytes), [Ok(Record::Message(Message::Report { sequence: 5, vips, balancers }))]);
 }
 
 #[test]
@@ -139,21 +153,26 @@ fn fitness() -> impl Strategy<Value = Fitness> {
 
 fn vip_report() -> impl Strategy<Value = VipReport> {
     let role = prop_oneof![Just(Role::Out), Just(Role::Backup), Just(Role::Active)];
-    (name(), fitness(), role, any::<u64>(), any::<u8>(), any::<u32>()).prop_map(
-        |(vip, fitness, role, role_epoch, priority, role_age_ms)| VipReport {
+    (name(), fitness(), role, any::<u64>(), any::<u8>(), any::<u32>(), any::<u8>()).prop_map(
+        |(vip, fitness, role, role_epoch, priority, role_age_ms, standing)| VipReport {
             vip,
             fitness,
             role,
             role_epoch,
             priority,
             role_age_ms,
+            standing: Standing::from_code(standing % 8),
         },
     )
 }
 
 fn message() -> impl Strategy<Value = Message> {
     let cause = prop_oneof![Just(ClaimCause::DownTimer), Just(ClaimCause::Handed), Just(ClaimCause::Preempt)];
-    let balancer = (name(), fitness()).prop_map(|(balancer, fitness)| BalancerReport { balancer, fitness });
+    let balancer = (name(), fitness(), any::<u8>()).prop_map(|(balancer, fitness, verdict)| BalancerReport {
+        balancer,
+        fitness,
+        verdict: Verdict::from_code(verdict % 16),
+    });
     prop_oneof![
         (any::<u64>(), prop::collection::vec(vip_report(), 0..300), prop::collection::vec(balancer, 0..300))
             .prop_map(|(sequence, vips, balancers)| Message::Report { sequence, vips, balancers }),
