@@ -132,6 +132,24 @@ enum LabCommand {
         #[command(flatten)]
         options: DrillOptions,
     },
+    /// Asks one agent, with the lab itself as its BGP neighbour.
+    Single {
+        /// What.
+        #[arg(value_enum)]
+        case: bgp::single::Case,
+        /// VIPs, routes of the table, or runs of each kind.
+        #[arg(value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
+        count: u32,
+        /// How often.
+        #[arg(long, default_value_t = 1)]
+        repeat: u16,
+        /// Against the figures themselves, not CI's wider limits.
+        #[arg(long)]
+        strict: bool,
+        /// The agent's binary.
+        #[arg(long)]
+        holdfast: Option<PathBuf>,
+    },
     /// A shell in a node of the fabric that is up.
     Shell {
         /// sw, client, obs, lb1, lb2, b1, b2 or b3.
@@ -439,6 +457,18 @@ fn lab(command: &LabCommand) -> Result<u8> {
                 }
             }
             return Ok(NOTHING_RAN);
+        }
+        LabCommand::Single { case, count, repeat, strict, holdfast } => {
+            residue::remove_on_signal()?;
+            let holdfast = env::holdfast(holdfast.as_deref())?;
+            let o = bgp::single::Options { count: *count as usize, strict: *strict, holdfast: &holdfast };
+            let mut pass = true;
+            for _ in 0..*repeat {
+                let a = bgp::single::ask(*case, &o)?;
+                println!("{}  {}\n{}", if a.pass { "pass" } else { "FAIL" }, a.note, a.details);
+                pass &= a.pass;
+            }
+            return Ok(if pass { 0 } else { FAILED });
         }
         LabCommand::Shell { node } => {
             if !NODES.contains(&node.as_str()) {

@@ -40,6 +40,8 @@ enum Kind {
     BgpTwin,
     /// Real routers as the other end, by `holdfast-interop --bgp`.
     BgpInterop,
+    /// One agent, and the lab itself as its BGP neighbour.
+    BgpSingle,
 }
 
 impl Kind {
@@ -56,6 +58,7 @@ impl Kind {
             Self::Bgp => "bgp",
             Self::BgpTwin => "bgp-twin",
             Self::BgpInterop => "bgp-interop",
+            Self::BgpSingle => "bgp-single",
         }
     }
 }
@@ -121,6 +124,12 @@ struct Piece {
     /// interop: pairs without Holdfast as well.
     #[serde(default)]
     baselines: bool,
+    /// bgp-single: the question.
+    #[serde(default)]
+    case: Option<bgp::single::Case>,
+    /// bgp-single: VIPs, routes of the table, or runs of each kind.
+    #[serde(default = "count")]
+    count: usize,
     /// bgp, bgp-twin: with each of these routers.
     #[serde(default = "routers")]
     routers: Vec<bgp::router::Kind>,
@@ -141,6 +150,10 @@ fn one() -> usize {
 
 fn times() -> u32 {
     200
+}
+
+fn count() -> usize {
+    1000
 }
 
 fn rate() -> u32 {
@@ -403,6 +416,11 @@ fn parts(p: &Piece) -> Result<Vec<Part>> {
             }
             all
         }
+        Kind::BgpSingle => {
+            p.case.with_context(|| format!("piece {}: a bgp-single has a case", p.name))?;
+            let name = |n: usize| if p.repeat > 1 { format!("{}, {n}", p.name) } else { p.name.clone() };
+            (1..=p.repeat).map(|n| whole(false, 1, name(n))).collect()
+        }
         Kind::Calibrate | Kind::StartStop | Kind::Interop | Kind::BgpInterop | Kind::Sim => {
             vec![whole(false, 1, p.name.clone())]
         }
@@ -461,6 +479,13 @@ fn attempt(part: &Part, p: &Piece, tier: &Tier) -> Result<Unit> {
             drill_unit(name, bgp::run::drill(d, &o)?, ours, p.again, |r, wanted| {
                 bgp::run::drill_more(r, d, &o, wanted)
             })?
+        }
+        Kind::BgpSingle => {
+            let holdfast = env::holdfast(o.holdfast.as_deref())?;
+            let case = p.case.context("a bgp-single has a case")?;
+            let asked = bgp::single::Options { count: p.count, strict: p.strict, holdfast: &holdfast };
+            let a = bgp::single::ask(case, &asked)?;
+            Unit::new(name, a.pass, a.note, a.details, a.json)
         }
         Kind::Interop | Kind::BgpInterop => {
             let bgp = p.kind == Kind::BgpInterop;

@@ -9,6 +9,7 @@
 //! | [`router`] | FRR and BIRD as the router |
 //! | [`speaker`] | what is put to the test: Holdfast, and what people use today |
 //! | [`drills`], [`run`], [`figures`] | the drills, how one is run, and what comes out |
+//! | [`single`] | one agent and the lab itself as its neighbour: limits, and what may never be told |
 
 pub mod drills;
 pub mod fib;
@@ -18,5 +19,6 @@ pub mod net;
 pub mod resilient;
 pub mod router;
 pub mod run;
+pub mod single;
 pub mod speaker;
 pub mod wire;
