@@ -326,6 +326,7 @@ fn a_status(verdict: Verdict) -> Status {
         peers: Vec::new(),
         balancers: Vec::new(),
         checks: Vec::new(),
+        pool: None,
         drain: None,
         counters: BTreeMap::new(),
         warnings: Vec::new(),

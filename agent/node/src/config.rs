@@ -2,12 +2,17 @@
 
 mod balancer;
 mod bgp;
+mod nft;
 mod vip;
 
 pub use balancer::{Admin, Balancer, BalancerKind, HttpAt, POLL, ProcessSource};
 pub use bgp::{
     Attributes, Bfd, Bgp, Damping, Form, LOCAL_PREF, LinkBandwidth, Neighbor, NeighborAs, NeighborId, NextHops,
     Overrides, PASSWORD_MAX, RouterIdFrom, Unwell, VipBgp, password,
+};
+pub use nft::{
+    Affinity, BACKEND_CHECKS_MAX, BACKENDS_MAX, Backend, BackendSet, NatMode, Nft, SERVICES_MAX, SETS_MAX, SNAT_MAX,
+    Service, SetId, Transport, WEIGHT_MAX,
 };
 pub use vip::{AnnounceConfig, Leg, Member, Partition, Route, Rule, Track, Tracked, Vip, VipAddress, VrrpConfig};
 
@@ -111,6 +116,8 @@ pub struct Config {
     pub cluster: Option<Cluster>,
     /// Hooks in file order.
     pub hooks: Vec<Hook>,
+    /// The embedded balancer; there if a balancer is of that kind.
+    pub nft: Option<Nft>,
     /// Where changes of state are written in keepalived's form.
     pub fifo: Option<PathBuf>,
 }

@@ -121,7 +121,7 @@ impl RetryKey {
             Step::AddVmac { vmac } => Self::Vmac(*vmac, true),
             Step::RemoveVmac { vmac } => Self::Vmac(*vmac, false),
             Step::Guard { .. } => Self::Guard,
-            Step::Announce { .. } => return None,
+            Step::Announce { .. } | Step::Balance(_) => return None,
         })
     }
 }
@@ -303,7 +303,7 @@ impl Actual {
                 self.guard.set = Some(addresses.clone());
                 self.guard.at = Some(now);
             }
-            Step::Announce { .. } => {}
+            Step::Announce { .. } | Step::Balance(_) => {}
         }
     }
 

@@ -8,10 +8,13 @@ use crate::io::{Answer, Output, Request};
 use crate::journal::Kind;
 use crate::mutants;
 use crate::node::Node;
+use crate::pool::Pools;
 use crate::world::Withheld;
 use holdfast_statesync::message::{Fitness, Message};
 use holdfast_vrrp::State;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// No other node is known to be able to serve.
@@ -28,6 +31,9 @@ pub struct Intents {
     /// This node is taken out for maintenance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<DrainIntent>,
+    /// Backends of the embedded balancer that get no new flows.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub backends: BTreeSet<SocketAddr>,
 }
 
 /// Who took this node out, and why.
@@ -80,6 +86,7 @@ impl Node {
         match request {
             Request::Drain { .. } => self.on_drain(now, token, request),
             Request::Undrain { who } => self.on_undrain(now, token, who),
+            Request::Pool { who, backend, drain } => self.on_pool_request(now, token, who, &backend, drain),
             Request::Status => {}
         }
     }
@@ -287,7 +294,8 @@ impl Node {
     /// The last words, when nothing of ours is left or time is up.
     pub(crate) fn finish_stop(&mut self, now: Instant) {
         let Some(stop) = &self.stop else { return };
-        if !stop.releasing || !(self.actual.is_clean() && self.speakers.ended() || stop.deadline <= now) {
+        let clean = self.actual.is_clean() && self.pools.as_ref().is_none_or(Pools::is_clean);
+        if !stop.releasing || !(clean && self.speakers.ended() || stop.deadline <= now) {
             return;
         }
         let event = stop.event;

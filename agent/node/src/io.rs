@@ -3,6 +3,7 @@
 use crate::config::{BalancerId, CheckId, InterfaceName, NeighborId, VipId};
 use crate::keeper::ipc::{BfdSpec, BfdState, BgpGrace, BgpSession, Resign};
 use crate::kernel::{Route, Rule, Vmac};
+use crate::pool::Balance;
 use holdfast_bgp::ConnId;
 use holdfast_vrrp::{Family, LegId};
 use std::collections::BTreeSet;
@@ -38,8 +39,10 @@ pub enum Input<'a> {
     /// Every route and rule that carries our mark, after start and whenever one of them may have changed: replaces what
     /// was known.
     Ours { routes: &'a [Route], rules: &'a [Rule] },
-    /// How a step ended. Every [`Output::Step`] is answered by exactly one of these, in order.
+    /// How a step ended. Every [`Output::Step`] is answered by exactly one of these, in order but for [`Step::Balance`].
     StepDone { step: Step, result: Result<(), StepError> },
+    /// Somebody else changed the embedded balancer's table, or events that would say so were lost.
+    TableTouched,
     /// What the supervisor sees of a balancer.
     Balancer { balancer: BalancerId, state: BalancerState },
     /// What an adapter saw of a balancer in one look; replaces what it saw before. Process death has its own, faster
@@ -311,6 +314,9 @@ pub enum Request {
     Drain { reason: String, who: String, at_unix_ms: u64, deadline: Duration, force: Vec<String>, dry_run: bool },
     /// Take part again.
     Undrain { who: String },
+    /// Give a backend of the embedded balancer no new flows (`drain`), or let it have them again. `backend`: its address,
+    /// with or without the port.
+    Pool { who: String, backend: String, drain: bool },
     /// Status now.
     Status,
 }
@@ -412,6 +418,9 @@ pub enum Step {
     AddVmac { vmac: Vmac },
     /// Remove it, if it is ours, with all that is on it; with the last one the parent is as it was.
     RemoveVmac { vmac: Vmac },
+    /// Change the embedded balancer's table. Takes its time: what comes after doesn't wait for it, and its answer comes
+    /// when it is done.
+    Balance(Balance),
 }
 
 /// Which VRRP sockets.

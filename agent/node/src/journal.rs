@@ -133,6 +133,14 @@ pub enum Kind {
     RouteUnsent { neighbor: String, prefix: String, why: String },
     /// Its disable file came or went.
     Disabled { vip: String, disabled: bool },
+    /// A backend of the embedded balancer passed or failed its check.
+    BackendState { backend: String, up: bool, why: String },
+    /// How a pool uses its backends changed: `normal`, `ejection-limited`, `panic`, `fail-open`. `pool`: a service of it.
+    PoolMode { pool: String, mode: String, why: String },
+    /// An operator took a backend out, or put it back.
+    BackendDrained { who: String, backend: String, drained: bool },
+    /// Somebody changed the embedded balancer's table, and it is put back.
+    TableTouched,
     /// VRRP noticed something on the segment.
     VrrpNotice { vip: String, what: String },
 }
@@ -161,6 +169,8 @@ impl Kind {
             | Self::RouteUnsent { .. } => Severity::Warning,
             Self::BfdState { from, to, .. } if from == "Up" && to != "Up" => Severity::Warning,
             Self::CheckState { passed: false, .. } | Self::PeerDown { goodbye: false, .. } => Severity::Warning,
+            Self::BackendState { up: false, .. } | Self::TableTouched => Severity::Warning,
+            Self::PoolMode { mode, .. } if mode != "normal" => Severity::Warning,
             Self::BalancerState { state, .. } if state == "gone" => Severity::Fault,
             Self::Link { up: false, .. } => Severity::Warning,
             _ => Severity::Info,
@@ -181,6 +191,8 @@ impl Kind {
             Self::Link { interface, .. } => Some(format!("link {interface}")),
             Self::SendRecovered { vip, .. } => Some(format!("sent {vip}")),
             Self::Stalled { .. } => Some("stall".to_owned()),
+            Self::BackendState { backend, .. } => Some(format!("backend {backend}")),
+            Self::TableTouched => Some("table".to_owned()),
             Self::NeighborRefused { neighbor, .. } => Some(format!("refused {neighbor}")),
             Self::NeighborDown { neighbor, .. } => Some(format!("neighbor down {neighbor}")),
             Self::NeighborUp { neighbor, .. } => Some(format!("neighbor up {neighbor}")),

@@ -29,6 +29,7 @@ mod legs;
 pub mod mutants;
 mod node;
 mod observe;
+pub mod pool;
 pub mod reasons;
 mod records;
 mod refused;

@@ -14,6 +14,7 @@ use crate::drain::{Drain, Intents, Stop};
 use crate::io::{Boot, Input, Output, Request};
 use crate::journal::{Journal, Kind};
 use crate::legs::LegIndex;
+use crate::pool::Pools;
 use crate::refused::Refused;
 use crate::schedule::{Dirty, Schedule, Units};
 use crate::status::Status;
@@ -46,6 +47,7 @@ pub struct Node {
     pub(crate) actual: Actual,
     pub(crate) vips: Vec<VipRun>,
     pub(crate) checks: Checks,
+    pub(crate) pools: Option<Pools>,
     pub(crate) channel: Option<Channel>,
     pub(crate) speakers: Speakers,
     /// Links or addresses that sessions depend on may have changed.
@@ -190,6 +192,7 @@ impl Node {
             actual: Actual::default(),
             vips: config.vips.iter().map(|vip| VipRun::new(vip, config.cluster.is_none(), now)).collect(),
             checks: Checks::new(config.checks.len(), now),
+            pools: config.nft.as_ref().map(|nft| Pools::new(nft, &boot.intents.backends, now)),
             channel,
             speakers,
             neighbors_moved: false,
@@ -303,6 +306,7 @@ impl Node {
             Input::Resync { links, addresses } => self.on_resync(now, links, addresses),
             Input::Ours { routes, rules } => self.on_ours(now, routes, rules),
             Input::StepDone { step, result } => self.on_step_done(now, &step, result),
+            Input::TableTouched => self.on_table_touched(now),
             Input::Balancer { balancer, state } => self.on_balancer(now, balancer, state),
             // Not judged yet.
             Input::Plane { .. } | Input::Conntrack { .. } => {}
@@ -440,6 +444,7 @@ impl Node {
             .chain(self.speakers.poll_timeout())
             .chain(operators.filter(|at| *at > now))
             .chain(self.checks.poll_timeout())
+            .chain(self.pools.as_ref().and_then(Pools::poll_timeout))
             .chain(self.reconcile_at)
             .chain(self.announce_at)
             .min();

@@ -229,6 +229,10 @@ impl Node {
     }
 
     pub(crate) fn on_step_done(&mut self, now: Instant, step: &Step, result: Result<(), StepError>) {
+        if let Step::Balance(balance) = step {
+            self.on_balanced(now, balance, result);
+            return;
+        }
         let failure = result.as_ref().err().map(|e| e.what.as_str());
         let retry = self.actual.done(step, failure, now);
         if let Step::OpenVrrp { socket } | Step::CloseVrrp { socket } = step {
@@ -350,6 +354,10 @@ impl Node {
 
     pub(crate) fn on_check_done(&mut self, now: Instant, id: CheckId, sequence: u64, result: Result<(), CheckError>) {
         let failure = result.err().map(|e| e.what);
+        if let Some(id) = self.backend_check(id) {
+            self.on_backend_check(now, id, sequence, failure);
+            return;
+        }
         let verdict = self.checks.done(now, id, sequence, failure, &self.config.checks, &mut self.world.checks);
         if let Some(verdict) = verdict {
             self.on_verdict(now, verdict);
@@ -392,6 +400,7 @@ fn step_text(step: &Step) -> String {
         Step::RemoveRule { rule } => format!("remove rule {rule}"),
         Step::Guard { addresses } => format!("guard {} addresses from traffic", addresses.len()),
         Step::AddVmac { vmac } => format!("add device {vmac} on interface {}", vmac.parent),
+        Step::Balance(balance) => crate::pool::balance_text(balance),
         Step::RemoveVmac { vmac } => format!("remove device {vmac} from interface {}", vmac.parent),
     }
 }

@@ -8,6 +8,7 @@ use crate::config::{CheckId, Leg, Member, VipId};
 use crate::decide::{VipPlan, decide};
 use crate::io::{BalancerState, age_ms};
 use crate::node::Node;
+use crate::pool::status::PoolStatus;
 use crate::segment::state_word;
 use crate::turn::fitness_word;
 use crate::world::CheckState;
@@ -58,6 +59,9 @@ pub struct Status {
     pub balancers: Vec<BalancerStatus>,
     /// Checks in file order.
     pub checks: Vec<CheckStatus>,
+    /// The embedded balancer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<PoolStatus>,
     /// The drain in force.
     pub drain: Option<DrainStatus>,
     /// Counters by name, growing since the start of this run.
@@ -314,6 +318,7 @@ pub(crate) fn of(node: &Node, now: Instant) -> Status {
         neighbors,
         balancers: balancers(node, now),
         checks: checks(node, now),
+        pool: node.pool_status(now),
         drain: drain(node, now),
         counters,
         warnings,

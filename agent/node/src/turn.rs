@@ -108,6 +108,7 @@ impl Node {
     /// Everything that is due at `now`.
     pub(crate) fn run_due(&mut self, now: Instant) {
         self.run_checks(now);
+        self.run_pools(now);
         self.run_channel(now);
         let due: Vec<VipId> = self.timers.due(now).take(UNITS).collect();
         due.into_iter().for_each(|id| self.touched.insert(id));
@@ -143,6 +144,7 @@ impl Node {
         if self.reconcile_due || self.reconcile_at.is_some_and(|at| at <= now) {
             self.reconcile(now, now);
         }
+        self.balance(now);
         if !self.records.is_empty() {
             self.write_records();
         }

@@ -190,6 +190,7 @@ fn read(root: &Table<'_>, here: &Here<'_>, sink: &mut Sink) -> Option<Config> {
         bgp: speaker?,
         cluster,
         hooks: hooks.into_iter().map(|named| named.item).collect::<Option<_>>()?,
+        nft: None,
         fifo: fifo?,
     })
 }

@@ -188,6 +188,7 @@ impl Executor {
             Step::AddRule { rule } => self.extras.routes.add_rule(&(*rule).into()),
             Step::RemoveRule { rule } => self.extras.routes.remove_rule(&(*rule).into()),
             Step::Guard { addresses } => self.extras.guard(addresses),
+            Step::Balance(_) => Err(failure(&io::ErrorKind::Unsupported.into(), || "balance".to_owned())),
             Step::AddVmac { vmac } => self.extras.add_vmac(*vmac),
             Step::RemoveVmac { vmac } => {
                 let gone = self.extras.remove_vmac(*vmac)?;
@@ -214,6 +215,7 @@ impl Executor {
             | Step::AddRule { .. }
             | Step::RemoveRule { .. }
             | Step::Guard { .. }
+            | Step::Balance(_)
             | Step::AddVmac { .. }
             | Step::RemoveVmac { .. } => {}
         }

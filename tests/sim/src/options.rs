@@ -177,6 +177,7 @@ pub fn config(options: &Options, i: usize, publics: &[[u8; 32]]) -> Config {
                 .collect(),
         }),
         hooks: vec![],
+        nft: None,
         fifo: None,
     }
 }

@@ -57,6 +57,8 @@ pub(crate) struct Host {
     pub mute_legs: BTreeSet<LegId>,
     pub add_errno: Option<i32>,
     /// No router can be dialled from here.
+    /// Checks of backends that fail, counted from the first of them.
+    pub dead_backends: BTreeSet<u16>,
     pub routers_cut: bool,
     pub paused: bool,
     pub events: Vec<(Duration, Event)>,
@@ -160,6 +162,7 @@ pub(crate) fn config(i: usize, priority: u8, keys: &[[u8; 32]]) -> Config {
             peers: peers.collect(),
         }),
         hooks: vec![],
+        nft: None,
         fifo: None,
     }
 }
@@ -230,6 +233,7 @@ impl Lab {
             vmacs: BTreeMap::new(),
             route_errno: None,
             probes: Probes::Good,
+            dead_backends: BTreeSet::new(),
             send_errno: None,
             mute_legs: BTreeSet::new(),
             add_errno: None,

@@ -41,6 +41,11 @@ impl Lab {
                 };
                 self.push(after, i, Ev::Probed(vip, target, outcome));
             }
+            Output::StartCheck { check, sequence, .. } if usize::from(check.0) >= self.hosts[i].config.checks.len() => {
+                let backend = check.0 - u16::try_from(self.hosts[i].config.checks.len()).expect("a few");
+                let ok = !self.hosts[i].dead_backends.contains(&backend);
+                self.push(ms(1), i, Ev::Check(check, sequence, ok));
+            }
             Output::StartCheck { check, sequence, .. } => match self.hosts[i].probes {
                 Probes::Good => self.push(ms(1), i, Ev::Check(check, sequence, true)),
                 Probes::Bad => self.push(ms(1), i, Ev::Check(check, sequence, false)),
@@ -128,6 +133,7 @@ impl Lab {
                 host.guard.clone_from(addresses);
                 None
             }
+            Step::Balance(_) => None,
             Step::AddVmac { vmac } => {
                 let ifindex = 1_000 + u32::from(vmac.vrid);
                 host.vmacs.insert(*vmac, ifindex);
