@@ -105,6 +105,11 @@ pub enum Message {
         /// The sender's role epoch of the ownership it keeps.
         role_epoch: u64,
     },
+    /// (6) The sender's connection table. Peers that don't know this skip it.
+    Table {
+        /// Entries that it may have; 0: no limit.
+        limit: u64,
+    },
     /// (5) The sender leaves in order (stop): its reports end here, this is not a failure.
     Goodbye,
 }

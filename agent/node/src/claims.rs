@@ -158,11 +158,16 @@ impl Node {
                     self.on_keep(now, peer, id);
                 }
             }
+            Message::Table { limit } => {
+                view.table_limit = Some(limit);
+                self.dirty.all |= back;
+            }
             Message::Goodbye => {
                 view.left = true;
                 view.heard_at = None;
                 view.vips.clear();
                 view.balancers.clear();
+                view.table_limit = None;
                 self.dirty.all = true;
                 let kind = Kind::PeerDown { peer: self.peer_name(peer), goodbye: true };
                 self.event(now, None, kind);

@@ -2,6 +2,7 @@
 
 mod balancer;
 mod bgp;
+mod conntrack;
 mod nft;
 mod vip;
 
@@ -10,6 +11,7 @@ pub use bgp::{
     Attributes, Bfd, Bgp, Damping, Form, LOCAL_PREF, LinkBandwidth, Neighbor, NeighborAs, NeighborId, NextHops,
     Overrides, PASSWORD_MAX, RouterIdFrom, Unwell, VipBgp, password,
 };
+pub use conntrack::Conntrack;
 pub use nft::{
     Affinity, BACKEND_CHECKS_MAX, BACKENDS_MAX, Backend, BackendSet, NatMode, Nft, SERVICES_MAX, SETS_MAX, SNAT_MAX,
     Service, SetId, Transport, WEIGHT_MAX,
@@ -118,6 +120,8 @@ pub struct Config {
     pub hooks: Vec<Hook>,
     /// The embedded balancer; there if a balancer is of that kind.
     pub nft: Option<Nft>,
+    /// When the connection table is to be worried about.
+    pub conntrack: Conntrack,
     /// Where changes of state are written in keepalived's form.
     pub fifo: Option<PathBuf>,
 }

@@ -1,6 +1,7 @@
 //! What goes into a [`Node`](crate::Node) and what comes out of it. The agent and the simulator both speak just this.
 
 use crate::config::{BalancerId, CheckId, InterfaceName, NeighborId, VipId};
+use crate::conntrack::Sample;
 use crate::keeper::ipc::{BfdSpec, BfdState, BgpGrace, BgpSession, Resign};
 use crate::kernel::{Route, Rule, Vmac};
 use crate::pool::Balance;
@@ -48,8 +49,8 @@ pub enum Input<'a> {
     /// What an adapter saw of a balancer in one look; replaces what it saw before. Process death has its own, faster
     /// way ([`Input::Balancer`]).
     Plane { balancer: BalancerId, report: PlaneReport },
-    /// How full the kernel's connection table is, at each change; `why`: the figures in words.
-    Conntrack { level: ConntrackLevel, why: String },
+    /// A look at the kernel's connection table, about once a second, or why there can't be one.
+    Conntrack { sample: Result<Sample, String> },
     /// The keeper has given this VIP away in the worker's stead (resume took too long, or beats were missed): priority 0
     /// is sent, its addresses are removed. A router that is still Active in this role epoch goes to Backup.
     Lapsed { vip: VipId, role_epoch: u64 },

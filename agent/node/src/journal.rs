@@ -141,6 +141,12 @@ pub enum Kind {
     BackendDrained { who: String, backend: String, drained: bool },
     /// Somebody changed the embedded balancer's table, and it is put back.
     TableTouched,
+    /// The connection table is at another level: `fine`, `filling`, `high`, `full`, `unknown`.
+    ConntrackLevel { from: String, to: String, why: String },
+    /// It lost something since the last look: packets of new connections, or entries of others to make room.
+    ConntrackLost { dropped: u64, early_dropped: u64, why: String },
+    /// It will be full if as many new connections come as now. `rate`: in a second; `forecast`: entries in the end.
+    ConntrackForecast { full_in_s: u64, rate: u64, forecast: u64, limit: u64 },
     /// VRRP noticed something on the segment.
     VrrpNotice { vip: String, what: String },
 }
@@ -152,6 +158,10 @@ impl Kind {
             Self::FailOpen { .. } | Self::LastNode { .. } | Self::AddressFault { .. } | Self::SendFailed { .. } => {
                 Severity::Fault
             }
+            Self::ConntrackLost { dropped, .. } if *dropped > 0 => Severity::Fault,
+            Self::ConntrackLevel { to, .. } if to == "full" => Severity::Fault,
+            Self::ConntrackLevel { to, .. } if to == "filling" || to == "high" => Severity::Warning,
+            Self::ConntrackLost { .. } | Self::ConntrackForecast { .. } => Severity::Warning,
             Self::StepFailed { .. }
             | Self::Lapsed { .. }
             | Self::AddressVanished { .. }
@@ -198,6 +208,9 @@ impl Kind {
             Self::NeighborUp { neighbor, .. } => Some(format!("neighbor up {neighbor}")),
             Self::BfdState { neighbor, .. } => Some(format!("bfd {neighbor}")),
             Self::RouteUnsent { neighbor, prefix, .. } => Some(format!("unsent {neighbor} {prefix}")),
+            Self::ConntrackLost { .. } => Some("conntrack lost".to_owned()),
+            Self::ConntrackForecast { .. } => Some("conntrack forecast".to_owned()),
+            Self::ConntrackLevel { to, .. } => Some(format!("conntrack {to}")),
             Self::TakeNow { vip, peer, taken: false, .. } => Some(format!("take {vip} {peer}")),
             _ => None,
         }

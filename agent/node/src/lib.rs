@@ -17,6 +17,7 @@ pub mod bgp;
 mod checks;
 mod claims;
 pub mod config;
+pub mod conntrack;
 pub mod decide;
 pub mod diff;
 pub mod drain;

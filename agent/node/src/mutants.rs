@@ -4,7 +4,7 @@
 //! `with_off` on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of the node's guards; the keeper's are in [`crate::keeper::mutants`].
-pub const NAMES: [&str; 14] = [
+pub const NAMES: [&str; 16] = [
     "interlock-last-node",
     "fresh-claim-only",
     "shared-vips-only",
@@ -19,6 +19,8 @@ pub const NAMES: [&str; 14] = [
     "damping",
     "bgp-settle",
     "address-before-route",
+    "conntrack-loss",
+    "conntrack-hysteresis",
 ];
 
 /// Whether the guard of this name is switched off.

@@ -8,6 +8,7 @@ use crate::bgp;
 use crate::bgp::speakers::Speakers;
 use crate::checks::Checks;
 use crate::config::{Config, VipId};
+use crate::conntrack::Watch;
 use crate::decide::{Plan, decide, managed};
 use crate::diff::Actual;
 use crate::drain::{Drain, Intents, Stop};
@@ -48,6 +49,7 @@ pub struct Node {
     pub(crate) vips: Vec<VipRun>,
     pub(crate) checks: Checks,
     pub(crate) pools: Option<Pools>,
+    pub(crate) conntrack: Watch,
     pub(crate) channel: Option<Channel>,
     pub(crate) speakers: Speakers,
     /// Links or addresses that sessions depend on may have changed.
@@ -193,6 +195,7 @@ impl Node {
             vips: config.vips.iter().map(|vip| VipRun::new(vip, config.cluster.is_none(), now)).collect(),
             checks: Checks::new(config.checks.len(), now),
             pools: config.nft.as_ref().map(|nft| Pools::new(nft, &boot.intents.backends, now)),
+            conntrack: Watch::new(config.conntrack),
             channel,
             speakers,
             neighbors_moved: false,
@@ -309,7 +312,8 @@ impl Node {
             Input::TableTouched => self.on_table_touched(now),
             Input::Balancer { balancer, state } => self.on_balancer(now, balancer, state),
             // Not judged yet.
-            Input::Plane { .. } | Input::Conntrack { .. } => {}
+            Input::Plane { .. } => {}
+            Input::Conntrack { sample } => self.on_conntrack(now, sample),
             Input::Lapsed { vip, role_epoch } => self.on_lapsed(now, vip, role_epoch),
             Input::CheckDone { check, sequence, result } => self.on_check_done(now, check, sequence, result),
             Input::Bgp { neighbor, input } => self.on_bgp(now, neighbor, input),

@@ -4,6 +4,7 @@
 
 use crate::bgp::{NeighborView, UnitView};
 use crate::config::{Config, InterfaceName, Leg, Vip, VipId};
+use crate::conntrack;
 use crate::io::{Address, BalancerState, Link, SocketKey};
 use crate::mutants;
 use holdfast_statesync::channel::PeerId;
@@ -37,6 +38,8 @@ pub struct World {
     pub peers: Vec<PeerView>,
     /// By [`crate::config::NeighborId`].
     pub neighbors: Vec<NeighborView>,
+    /// The connection table.
+    pub conntrack: conntrack::View,
     /// Why an operator's will keeps every VIP away from here.
     pub withheld: Option<Withheld>,
     /// When this agent started.
@@ -272,6 +275,8 @@ pub struct PeerView {
     pub sequence: Option<u64>,
     /// Its last word on each VIP that we know too.
     pub vips: BTreeMap<VipId, (Instant, VipReport)>,
+    /// The limit of its connection table (0: none), once it said so.
+    pub table_limit: Option<u64>,
     /// Its balancers, at most [`BALANCERS_MAX`].
     pub balancers: BTreeMap<String, (Instant, Fitness)>,
 }
@@ -375,6 +380,7 @@ impl World {
             vips: config.vips.iter().map(vip).collect(),
             peers: vec![PeerView::default(); config.cluster.as_ref().map_or(0, |c| c.peers.len())],
             neighbors: vec![NeighborView::default(); config.bgp.as_ref().map_or(0, |bgp| bgp.neighbors.len())],
+            conntrack: conntrack::View::new(now),
             withheld: None,
             started: now,
         }

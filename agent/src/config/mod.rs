@@ -10,6 +10,7 @@
 
 mod balancer;
 mod bgp;
+mod conntrack;
 mod cross;
 pub mod duration;
 mod error;
@@ -160,6 +161,7 @@ fn read(root: &Table<'_>, here: &Here<'_>, sink: &mut Sink) -> Option<Config> {
         root.tables("hook", sections::HOOKS_MAX, sink).iter().map(|table| sections::hook(table, sink)).collect();
 
     let fifo = sections::notify(root, sink);
+    let conntrack = conntrack::read(root, sink);
 
     cross::balancers(&balancers, sink);
     cross::vips(&vips, sink);
@@ -191,6 +193,7 @@ fn read(root: &Table<'_>, here: &Here<'_>, sink: &mut Sink) -> Option<Config> {
         cluster,
         hooks: hooks.into_iter().map(|named| named.item).collect::<Option<_>>()?,
         nft: None,
+        conntrack: conntrack?,
         fifo: fifo?,
     })
 }

@@ -13,7 +13,7 @@ pub struct Section {
 
 pub(super) const ROOT: Section = Section {
     path: "",
-    keys: &["node", "balancer", "check", "vip", "bgp", "cluster", "hook", "notify"],
+    keys: &["node", "balancer", "check", "vip", "bgp", "cluster", "hook", "notify", "conntrack"],
     not_yet: &[("statesync", None), ("nft", None)],
 };
 pub(super) const NODE: Section = Section { path: "node", keys: &["name"], not_yet: &[] };
@@ -176,10 +176,12 @@ pub(super) const CLUSTER: Section = Section { path: "cluster", keys: &["listen",
 pub(super) const PEER: Section =
     Section { path: "cluster.peer[]", keys: &["name", "address", "public_keys"], not_yet: &[] };
 pub(super) const NOTIFY: Section = Section { path: "notify", keys: &["fifo"], not_yet: &[] };
+pub(super) const CONNTRACK: Section =
+    Section { path: "conntrack", keys: &["watch", "filling", "high", "full", "limit"], not_yet: &[] };
 pub(super) const HOOK: Section = Section { path: "hook[]", keys: &["name", "on", "exec", "timeout"], not_yet: &[] };
 
 /// Every kind of table, for documentation and its test.
-pub fn sections() -> [&'static Section; 24] {
+pub fn sections() -> [&'static Section; 25] {
     [
         &ROOT,
         &NODE,
@@ -205,6 +207,7 @@ pub fn sections() -> [&'static Section; 24] {
         &PEER,
         &HOOK,
         &NOTIFY,
+        &CONNTRACK,
     ]
 }
 

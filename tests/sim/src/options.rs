@@ -178,6 +178,7 @@ pub fn config(options: &Options, i: usize, publics: &[[u8; 32]]) -> Config {
         }),
         hooks: vec![],
         nft: None,
+        conntrack: Default::default(),
         fifo: None,
     }
 }

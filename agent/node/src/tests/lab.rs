@@ -163,6 +163,7 @@ pub(crate) fn config(i: usize, priority: u8, keys: &[[u8; 32]]) -> Config {
         }),
         hooks: vec![],
         nft: None,
+        conntrack: Default::default(),
         fifo: None,
     }
 }
