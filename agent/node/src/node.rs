@@ -73,6 +73,8 @@ pub struct Node {
     pub(crate) decided_at: Option<Instant>,
     /// Units with state that was changed in this turn, or that have something due.
     pub(crate) touched: Units,
+    /// Decided, and but for their withdrawals nothing has been done of it.
+    pub(crate) unfinished: Option<bgp::Unfinished>,
     /// Units of which the keeper may have to know something new.
     pub(crate) records: Units,
     /// When each unit has something to do.
@@ -213,6 +215,7 @@ impl Node {
             dirty: Dirty::everything(units),
             decided_at: None,
             touched: Units::new(units),
+            unfinished: None,
             records: Units::new(units),
             timers: Schedule::new(units),
             ages: Schedule::new(units),
@@ -275,6 +278,7 @@ impl Node {
                 _ => None,
             };
             if !std::mem::replace(&mut turn, true) {
+                self.finish_plans(now);
                 self.notice_stall(now);
             }
             self.observe(now, input, accepted);
@@ -283,6 +287,12 @@ impl Node {
             return;
         }
         self.run_due(now);
+        if self.unfinished.is_some() {
+            // What was said is to leave before anything else is done; the rest follows at once.
+            self.wake = Some(now);
+            self.flush();
+            return;
+        }
         self.rearm(now);
         self.refresh_early(now);
         self.report(now);

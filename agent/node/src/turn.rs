@@ -4,7 +4,7 @@
 //! "take it now" first, then the ledger and the removal (or, with linger, the removal when the successor is seen).
 
 use crate::announce::Announcer;
-use crate::bgp;
+use crate::bgp::{self, Unfinished};
 use crate::config::{HookEvent, Member, Tracked, VipId};
 use crate::decide::{Leave, LegPath, Participation, VipPlan, decide_one, socket_of, stands_until};
 use crate::diff::{BATCH, BATCH_PAUSE, EARLY, Key, Want, Wanted, diff};
@@ -34,7 +34,7 @@ const REPORT_WITH_ADVERT: Duration = Duration::from_millis(60);
 const REDECIDE: Duration = Duration::from_secs(1);
 /// Units whose time has come in one turn, those that wait longest first; the others follow in the next one, after what
 /// was heard meanwhile.
-const UNITS: usize = 100;
+pub(crate) const UNITS: usize = 100;
 /// Decisions in one turn. Each follows from a change by the one before, and three suffice for any chain of ours; what
 /// is left waits for the next turn.
 const ROUNDS: usize = 6;
@@ -135,6 +135,9 @@ impl Node {
             }
             if self.synced {
                 self.decide_units(now, all, &units);
+                if self.unfinished.is_some() {
+                    return;
+                }
             }
             // Nothing is known of the kernel before that, and unknown is not bad: only what operators want goes on.
             self.run_operations(now);
@@ -164,19 +167,40 @@ impl Node {
         if all {
             self.actual.look_at_all();
         }
-        let plans: Vec<VipPlan> = units.iter().map(|id| self.decide(now, *id)).collect();
-        for (id, new) in units.iter().zip(plans) {
+        let plans = units.iter().map(|id| (*id, self.decide(now, *id)));
+        let mut plans: Vec<(VipId, VipPlan)> = plans.collect();
+        if self.goes_first(&plans) {
+            let (later, now_on): (Vec<_>, Vec<_>) =
+                plans.into_iter().partition(|(id, _)| self.vip_config(*id).anycast());
+            self.withdraw_first(now, &later);
+            self.unfinished = Some(Unfinished { all, plans: later });
+            plans = now_on;
+        }
+        self.take_plans(now, all, plans);
+    }
+
+    /// What a turn before this one left undone.
+    pub(crate) fn finish_plans(&mut self, now: Instant) {
+        if let Some(Unfinished { all, plans }) = self.unfinished.take() {
+            self.take_plans(now, all, plans);
+        }
+    }
+
+    /// Acts on plans, all of them made on the same state of the world.
+    fn take_plans(&mut self, now: Instant, all: bool, plans: Vec<(VipId, VipPlan)>) {
+        let units: Vec<VipId> = plans.iter().map(|(id, _)| *id).collect();
+        for (id, new) in plans {
             let Some(plan) = self.plan.vips.get_mut(usize::from(id.0)) else { continue };
             let moved = plan.path != new.path || plan.addresses != new.addresses || plan.extras != new.extras;
             let old = std::mem::replace(plan, new);
             if all || moved {
-                self.want_addresses(now, *id, &old.addresses);
-                self.record(*id);
+                self.want_addresses(now, id, &old.addresses);
+                self.record(id);
             }
         }
         for id in units {
-            self.apply(now, *id);
-            self.ages.set(*id, stands_until(&self.config, &self.world, now, *id));
+            self.apply(now, id);
+            self.ages.set(id, stands_until(&self.config, &self.world, now, id));
         }
     }
 
@@ -613,6 +637,9 @@ impl Node {
             ];
             told.into_iter().chain(group.clone()).collect::<Vec<_>>()
         };
+        if !self.config.hooks.iter().any(|configured| configured.on.contains(&on)) {
+            return;
+        }
         let environments: Vec<_> = unit.members.iter().map(environment).collect();
         for (hook, configured) in (0..).zip(&self.config.hooks) {
             if configured.on.contains(&on) {

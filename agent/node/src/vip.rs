@@ -1,7 +1,7 @@
 //! One VIP's machines and what is remembered of it beside the world's view.
 
 use crate::announce::Announcer;
-use crate::config::{Leg, Vip};
+use crate::config::{Form, Leg, Vip};
 use crate::decide::LegPath;
 use crate::io::{OwnerRecord, UnitState};
 use crate::sending::Sending;
@@ -43,6 +43,8 @@ pub(crate) struct VipRun {
     pub priority: u8,
     /// What made us do what we do next.
     pub cause: Option<u64>,
+    /// Its routes were withdrawn before anything else was done about it; how they had been announced.
+    pub withdrew: Option<Form>,
     pub sending: Sending,
     pub vanished: VecDeque<Instant>,
     /// A peer says that it preempted us. If its adverts don't reach us by then, it hears so.
@@ -91,6 +93,7 @@ impl VipRun {
             fitness_event: None,
             priority: 0,
             cause: None,
+            withdrew: None,
             sending: Sending::new(vip.legs.len()),
             vanished: VecDeque::new(),
             contest: None,

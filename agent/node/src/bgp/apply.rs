@@ -7,10 +7,19 @@ use crate::journal::Kind;
 use crate::mutants;
 use crate::node::Node;
 use crate::reasons::Reason;
-use crate::turn::first_reason;
+use crate::turn::{UNITS, first_reason};
 use crate::world::Withheld;
 use holdfast_statesync::message::Fitness;
 use std::time::Instant;
+
+/// Plans of units without legs whose withdrawals have been said, and that are to be acted on.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    /// All units were decided on.
+    pub all: bool,
+    /// One of each.
+    pub plans: Vec<(VipId, VipPlan)>,
+}
 
 impl Node {
     /// Brings a unit without legs to what the plan says, its routes aside.
@@ -57,9 +66,30 @@ impl Node {
         if held && self.view(id).bgp.stays_until.is_some() {
             self.view_mut(id).bgp.stays_until = None;
         }
-        if form != offered {
+        if form != offered || self.run(id).withdrew.is_some() {
             self.offer(now, id, form);
         }
+    }
+
+    /// So many routes go with these plans that all the rest of it would keep them waiting.
+    pub(crate) fn goes_first(&self, plans: &[(VipId, VipPlan)]) -> bool {
+        let ready = self.speakers.started && !self.speakers.stopped;
+        ready && plans.iter().filter(|(id, plan)| self.withdraws(*id, plan)).nth(UNITS).is_some()
+    }
+
+    fn withdraws(&self, id: VipId, plan: &VipPlan) -> bool {
+        plan.announce.is_none() && self.view(id).bgp.offered.is_some() && self.vip_config(id).anycast()
+    }
+
+    /// Tells the routers of what goes, and nobody else.
+    pub(crate) fn withdraw_first(&mut self, now: Instant, plans: &[(VipId, VipPlan)]) {
+        for (id, plan) in plans {
+            if self.withdraws(*id, plan) {
+                self.run_mut(*id).withdrew = self.view_mut(*id).bgp.offered.take();
+                self.speakers.withdrawn(*id);
+            }
+        }
+        self.speak(now);
     }
 
     /// Every address of a unit is in the kernel.
@@ -81,12 +111,14 @@ impl Node {
     fn offer(&mut self, now: Instant, id: VipId, form: Option<Form>) {
         let Some(plan) = self.plan.vips.get(usize::from(id.0)) else { return };
         let (why, cause) = (first_reason(plan), self.route_cause(id));
-        let (unfit, was) = (plan.fitness == Fitness::Unfit, self.view(id).bgp.offered);
+        let (unfit, offered) = (plan.fitness == Fitness::Unfit, self.view(id).bgp.offered);
         let anycast = self.vip_config(id).anycast();
+        let was = self.run_mut(id).withdrew.take().or(offered);
         self.view_mut(id).bgp.offered = form;
         match form {
             Some(_) => self.speakers.announced(now, id),
-            None => self.speakers.withdrawn(id),
+            None if offered.is_some() => self.speakers.withdrawn(id),
+            None => {}
         }
         self.report_due = true;
         let vip = self.vip_name(id);

@@ -23,7 +23,7 @@ pub(crate) mod speakers;
 use crate::config::{Form, NeighborId, Vip};
 use crate::keeper::ipc::BfdState;
 use crate::world::{VipView, World};
-pub(crate) use apply::form_word;
+pub(crate) use apply::{Unfinished, form_word};
 use damping::Penalty;
 use std::time::{Duration, Instant};
 

@@ -563,8 +563,20 @@ fn hundreds_of_units_go_out_in_few_messages_and_are_withdrawn_in_one() {
     let before = lab.hosts[0].log.len();
     lab.kill_balancer(0);
     assert_eq!(updates(&lab, before), 1, "in the turn of the verdict");
+    let since = |lab: &Lab, test: &dyn Fn(&Output) -> bool| {
+        lab.hosts[0].log[before..].iter().filter(|(_, output)| test(output)).count()
+    };
+    let fitness = |o: &Output| matches!(o, Output::Event(e) if matches!(e.kind, Kind::VipFitness { .. }));
+    let withdrawn = |o: &Output| matches!(o, Output::Event(e) if matches!(e.kind, Kind::RouteWithdrawn { .. }));
+    assert_eq!((since(&lab, &fitness), since(&lab, &withdrawn)), (0, 0), "what takes long comes after it");
     lab.run(ms(10));
     assert!(lab.routers[0].table.is_empty());
+    assert_eq!((since(&lab, &fitness), since(&lab, &withdrawn)), (401, 401));
+    assert_eq!(lab.hosts[0].kernel.len(), 402, "for what is still on its way");
     lab.run(ms(2_000));
     assert_eq!(lab.hosts[0].kernel.len(), 1);
+    assert_eq!(updates(&lab, before), 1);
+    lab.revive_balancer(0);
+    lab.run(ms(3_000));
+    assert_eq!(lab.routers[0].table.len(), 401, "and all of it comes back");
 }
