@@ -6,6 +6,7 @@
 //!
 //! What this module refuses to do: look into what is said; block; hold more than it is given.
 
+mod first;
 mod listener;
 mod signature;
 

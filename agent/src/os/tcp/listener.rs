@@ -2,7 +2,7 @@
 
 use super::super::asyncfd::AsyncDescriptor;
 use super::signature::{self, Key};
-use super::{Connection, Hops, TOS, common, guard};
+use super::{Connection, Hops, TOS, common, first, guard};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -47,6 +47,7 @@ impl Listener {
             socket.set_unicast_hops_v6(255)?;
             socket.set_tclass_v6(TOS)?;
         }
+        first::keep(socket.as_fd())?;
         socket.bind(&listen.into())?;
         socket.listen(BACKLOG)?;
         Ok(Self { socket: AsyncDescriptor::new(socket.into())? })
@@ -91,11 +92,18 @@ impl Accepted {
     /// Takes it, guarded as this neighbour's connections are.
     ///
     /// # Errors
-    /// An option that was asked for can't be had: there is no connection then.
+    /// An option that was asked for can't be had, or it began too far away (`EHOSTUNREACH`): there is no connection then.
     pub fn take(self, hops: Hops, user_timeout: Duration) -> io::Result<Connection> {
         let socket = Socket::from(self.socket);
         common(&socket, self.remote.ip(), user_timeout)?;
         guard(&socket, self.remote.ip(), hops)?;
+        // The guard is for what comes from now on.
+        if let Hops::AtLeast(least) = hops
+            && first::ttl(socket.as_fd())? < least
+        {
+            socket.set_linger(Some(Duration::ZERO))?;
+            return Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH));
+        }
         Connection::of(socket.into(), false)
     }
 

@@ -118,3 +118,20 @@ async fn what_protects_a_session_and_cannot_be_had_means_no_connection() {
     let elsewhere = Way { local: Some([192, 0, 2, 1].into()), ..way("127.0.0.1:179".parse().expect("an address")) };
     assert_eq!(Connection::dial(&elsewhere).expect_err("not ours").raw_os_error(), Some(libc::EADDRNOTAVAIL));
 }
+
+/// RFC 5082: also what came before the connection could be guarded.
+#[tokio::test]
+async fn who_is_a_hop_too_far_away_gets_no_connection_however_early_he_speaks() {
+    for any in ["127.0.0.1:0", "[::1]:0"] {
+        let listener = Listener::bind(any.parse().expect("an address")).expect("listens");
+        let far = Way { hops: Hops::Send(254), ..way(listener.address().expect("bound")) };
+        let mut dialled = Connection::dial(&far).expect("dials");
+        dialled.send(b"let me in".to_vec());
+        let next = poll_fn(|cx| listener.poll_accept(cx)).await.expect("a connection");
+        let refused = next.take(Hops::AtLeast(255), Duration::ZERO).expect_err("it is too far away");
+        assert_eq!(refused.raw_os_error(), Some(libc::EHOSTUNREACH), "{any}");
+        let near = Way { hops: Hops::Send(255), ..far };
+        let _dialled = Connection::dial(&near).expect("dials");
+        let _taken = accepted(&listener, Hops::AtLeast(255)).await;
+    }
+}

@@ -1,6 +1,6 @@
 //! The matrix: which router, over what, with which feature.
 
-use holdfast_lab::bgp::net::{Node, ROUTER, ROUTER_LL, ROUTER6, VIP, VIP6};
+use holdfast_lab::bgp::net::{GATEWAY, Node, ROUTER, ROUTER_LL, ROUTER6, VIP, VIP6};
 use holdfast_lab::bgp::router::{Bfd, NODE_AS, Neighbour, ROUTER_AS, Remote};
 use std::fmt;
 use std::net::IpAddr;
@@ -49,8 +49,10 @@ pub enum Feature {
     Plain,
     /// TCP MD5 (RFC 2385), with a wrong key first.
     Md5,
-    /// GTSM (RFC 5082).
+    /// GTSM (RFC 5082), with a router that is a hop too far first.
     Gtsm,
+    /// The router's address is on no link of ours: up to so many hops.
+    Multihop,
     /// BFD, 50 ms × 3.
     Bfd,
     /// The router keeps routes while we restart (RFC 4724).
@@ -85,6 +87,8 @@ pub struct Cell {
 /// Our AS where it takes four octets (RFC 6793), and what a peer that knows two has instead.
 const LONG_AS: u32 = 4_200_000_001;
 const AS_TRANS: u32 = 23_456;
+/// Hops of a session that isn't on a link.
+pub const HOPS: u8 = 3;
 
 impl Cell {
     /// Our AS.
@@ -114,6 +118,17 @@ impl Cell {
         if self.feature == Feature::Weights { 2 } else { 1 }
     }
 
+    /// How the communities that say the weights are to be read, for a router that doesn't know them: draft-ietf-idr-link-bandwidth,
+    /// bytes per second of as many times 100 Mbit/s, transitive or not.
+    fn weights(&self) -> Vec<(u32, u32, u32)> {
+        if self.feature != Feature::Weights || self.peer != Peer::Bird {
+            return Vec::new();
+        }
+        let of = |n: usize| self.weight(Node(n)).unwrap_or(1);
+        let each = (0..self.nodes()).map(of).flat_map(|w| [0x4004_0000, 0x0004_0000].map(|kind| (kind, w)));
+        each.map(|(kind, w)| (kind | (self.our_as() & 0xffff), (w as f32 * 12_500_000.0).to_bits(), w)).collect()
+    }
+
     /// A node's weight, where nodes have one.
     #[must_use]
     pub fn weight(&self, n: Node) -> Option<u32> {
@@ -126,6 +141,7 @@ impl Cell {
     pub fn ttl(&self) -> Option<u8> {
         match (self.feature, self.internal) {
             (Feature::Gtsm, _) => Some(255),
+            (Feature::Multihop, _) => Some(HOPS),
             (_, false) => Some(1),
             (_, true) => None,
         }
@@ -135,6 +151,7 @@ impl Cell {
     #[must_use]
     pub fn router(&self) -> IpAddr {
         match self.transport {
+            Transport::V4 if self.feature == Feature::Multihop => GATEWAY.into(),
             Transport::V4 => ROUTER.into(),
             Transport::V6 => ROUTER6.into(),
             Transport::LinkLocal | Transport::Unnumbered => ROUTER_LL.into(),
@@ -184,6 +201,8 @@ impl Cell {
             two_octet,
             bfd: self.bfd(),
             passive: self.feature == Feature::TheyPassive,
+            multihop: (self.feature == Feature::Multihop).then_some(HOPS),
+            weights: self.weights(),
             ..Neighbour::plain(n)
         }
     }
@@ -226,6 +245,7 @@ impl fmt::Display for Cell {
             Feature::Plain => "",
             Feature::Md5 => ", MD5",
             Feature::Gtsm => ", GTSM",
+            Feature::Multihop => ", multihop",
             Feature::Bfd => ", BFD",
             Feature::Restart => ", graceful restart",
             Feature::TwoOctet => ", two-octet AS",
@@ -265,9 +285,11 @@ pub fn matrix() -> Vec<Cell> {
     cells(kernel, false, T::V4, R::Both, F::Plain);
     cells(kernel, false, T::V6, R::Both, F::Plain);
     cells(every, false, T::V4, R::V4, F::Gtsm);
+    cells(kernel, false, T::V6, R::V6, F::Gtsm);
+    cells(kernel, false, T::V4, R::V4, F::Multihop);
     cells(&[Frr, Bird, Exabgp], false, T::V4, R::V4, F::TwoOctet);
     cells(kernel, false, T::V6, R::V4, F::ExtendedNextHop);
-    cells(&[Frr], false, T::V4, R::V4, F::Weights);
+    cells(kernel, false, T::V4, R::V4, F::Weights);
     cells(&[Frr, Bird, Gobgp], false, T::V4, R::V4, F::WePassive);
     cells(&[Frr, Bird, Gobgp], false, T::V4, R::V4, F::TheyPassive);
     all
@@ -291,7 +313,9 @@ mod tests {
     fn complaint_28_weights_of_1_and_3_are_asked_for_and_looked_for_where_the_routes_are_in_a_kernel() {
         let all = matrix();
         let cells: Vec<&Cell> = all.iter().filter(|c| c.feature == Feature::Weights).collect();
-        assert!(cells.iter().any(|c| c.peer == Peer::Frr), "{cells:?}");
+        for peer in [Peer::Frr, Peer::Bird] {
+            assert!(cells.iter().any(|c| c.peer == peer), "{cells:?}");
+        }
         for c in cells {
             assert_eq!((c.nodes(), c.weight(Node(0)), c.weight(Node(1))), (2, Some(1), Some(3)), "{c}");
         }
@@ -309,6 +333,9 @@ mod tests {
             }
         }
         assert!(all.iter().filter(|c| c.internal).all(|c| c.ttl().is_none()));
+        let far: Vec<&Cell> = all.iter().filter(|c| c.feature == Feature::Multihop).collect();
+        assert!(far.iter().any(|c| c.peer == Peer::Frr) && far.iter().any(|c| c.peer == Peer::Bird), "{far:?}");
+        assert!(far.iter().all(|c| c.ttl() == Some(HOPS) && c.router() == IpAddr::from(GATEWAY)));
     }
 
     #[test]

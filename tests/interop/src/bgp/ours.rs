@@ -1,6 +1,6 @@
 //! What speaks for us on a node: the agent; or BIRD, to show what is the peer's or the harness's doing.
 
-use super::cell::{Cell, Feature, Routes, Transport};
+use super::cell::{Cell, Feature, HOPS, Routes, Transport};
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_lab::agent::worker_of;
 use holdfast_lab::bgp::net::{Net, Node, VIP, VIP6};
@@ -179,6 +179,9 @@ impl Ours {
         if cell.feature == Feature::Gtsm {
             let _ = writeln!(t, "ttl_security = 1");
         }
+        if cell.feature == Feature::Multihop {
+            let _ = writeln!(t, "multihop = {HOPS}");
+        }
         // Over one family the routes of the other need a next hop that is told.
         if cell.routes == Routes::Both && cell.transport == Transport::V4 {
             let _ = writeln!(t, "next_hop = {{ ipv6 = \"{}\" }}", self.node.front6());
@@ -202,6 +205,7 @@ impl Ours {
         let (cell, own) = (&self.cell, self.cell.node(self.node));
         let scope =
             if matches!(cell.transport, Transport::LinkLocal | Transport::Unnumbered) { " % 'eth0'" } else { "" };
+        let reach = if cell.feature == Feature::Multihop { format!("multihop {HOPS}") } else { "direct".to_owned() };
         let mut t = format!(
             "log \"{}\" all;\nrouter id {};\nprotocol device {{ scan time 10; }}\n\
              protocol static v4 {{ ipv4; route {VIP}/32 unreachable; }}\nprotocol static v6 {{ ipv6; route {VIP6}/128 unreachable; }}\n",
@@ -221,7 +225,7 @@ impl Ours {
         }
         let _ = writeln!(
             t,
-            "protocol bgp uplink {{\n local {own} as {};\n neighbor {}{scope} as {ROUTER_AS};\n direct;\n hold time 9;\n \
+            "protocol bgp uplink {{\n local {own} as {};\n neighbor {}{scope} as {ROUTER_AS};\n {reach};\n hold time 9;\n \
              connect delay time 1; connect retry time 1; error wait time 1, 2;",
             cell.our_as(),
             cell.router()

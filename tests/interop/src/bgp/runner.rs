@@ -201,6 +201,22 @@ fn act(s: &mut Stage, step: Step, at: Ns, o: &Options) -> Result<f64> {
             s.ours.iter_mut().try_for_each(super::ours::Ours::stop)?;
             return Ok(took);
         }
+        Step::TooFar => {
+            s.farther(true)?;
+            start(s, key)?;
+            std::thread::sleep(2 * QUIET);
+            // The others don't call within that time, and their answers to our calls are no messages.
+            let far = s.seen(at).iter().any(|x| !x.by_node && x.ttl == 254);
+            ensure!(far || !matches!(s.cell.peer, Peer::Frr | Peer::Bird), "the router's frames didn't lose a hop");
+            let said = s.seen(at).iter().find(|x| x.by_node && matches!(x.said, Said::Open { .. })).cloned();
+            ensure!(said.is_none(), "we spoke with a router that is a hop too far: {said:?}");
+            ensure!(!s.established(), "a session with a router that is a hop too far");
+            ensure!(s.cell.vips().iter().all(|v| !s.has(*v)), "a route at a router that is a hop too far");
+            let took = since(at);
+            s.ours.iter_mut().try_for_each(super::ours::Ours::stop)?;
+            s.farther(false)?;
+            return Ok(took);
+        }
         Step::Up | Step::UpAgain => {
             start(s, key)?;
             s.await_routes(true, SOON)?;

@@ -7,6 +7,8 @@ use super::cell::{Cell, Feature, Peer};
 pub enum Step {
     /// With a wrong key: no session, and no route.
     WrongKey,
+    /// The router's frames have lost a hop: no session, and no route.
+    TooFar,
     /// Started: the route comes.
     Up,
     /// Unfit: the route goes, the session stays.
@@ -30,8 +32,9 @@ pub enum Step {
 }
 
 /// All, in order.
-pub const STEPS: [Step; 11] = [
+pub const STEPS: [Step; 12] = [
     Step::WrongKey,
+    Step::TooFar,
     Step::Up,
     Step::Unfit,
     Step::FlapUnfit,
@@ -50,6 +53,7 @@ impl Step {
     pub fn applies(self, cell: &Cell) -> bool {
         match self {
             Self::WrongKey => cell.feature == Feature::Md5,
+            Self::TooFar => cell.feature == Feature::Gtsm,
             Self::Freeze => cell.feature == Feature::Bfd,
             Self::Die | Self::UpAgain => cell.feature == Feature::Restart,
             // One table is looked at here; that two nodes' weights arrive is seen in the others.
@@ -65,6 +69,7 @@ impl Step {
     pub fn name(self) -> &'static str {
         match self {
             Self::WrongKey => "wrong key",
+            Self::TooFar => "too far",
             Self::Up => "up",
             Self::Unfit => "unfit",
             Self::FlapUnfit => "flap while unfit",

@@ -51,7 +51,7 @@ pub struct Stage {
     /// The router's kernel.
     pub fib: Fib,
     wire: Wire,
-    _net: Net,
+    net: Net,
 }
 
 impl Stage {
@@ -72,7 +72,7 @@ impl Stage {
         let fib = Fib::start(&net.ns("rt"), cell.vips(), None)?;
         let wire = Wire::start(&net)?;
         table.router_mut().start()?;
-        Ok(Self { cell, ours, table, fib, wire, _net: net })
+        Ok(Self { cell, ours, table, fib, wire, net })
     }
 
     /// Whether the router has the VIP from every node.
@@ -155,6 +155,22 @@ impl Stage {
                 other.router_mut().start()
             }
         }
+    }
+
+    /// The router's frames of BGP have lost a hop, or have not.
+    ///
+    /// # Errors
+    /// nft isn't there or refuses.
+    pub fn farther(&self, lost: bool) -> Result<()> {
+        let own = "tcp sport 179 ip ttl set 254; tcp dport 179 ip ttl set 254";
+        let own6 = "tcp sport 179 ip6 hoplimit set 254; tcp dport 179 ip6 hoplimit set 254";
+        let table = |family: &str, rules: &str| {
+            format!("table {family} far {{\n chain out {{\n type filter hook output priority 0; {rules}\n }}\n}}\n")
+        };
+        let rules = [table("ip", own), table("ip6", own6)].concat();
+        let script = if lost { rules } else { "delete table ip far\ndelete table ip6 far\n".to_owned() };
+        let mut nft = self.net.ns("rt").command("nft");
+        crate::checked("nft", &nft.arg(script).output().context("run nft")?).map(|_| ())
     }
 
     /// Whether sessions ended since `from`: by whom and how. (A router that dials while it is dialled may send a second

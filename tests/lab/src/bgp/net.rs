@@ -30,8 +30,8 @@ pub const ROUTER6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x60, 0, 0, 0, 0, 1);
 pub const ROUTER_LL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 /// The client.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 50, 0, 2);
-/// The router as the client's gateway.
-const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 50, 0, 1);
+/// The router as the client's gateway: an address of its own that is on no node's link.
+pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 50, 0, 1);
 /// The web servers.
 pub const BACKENDS: [Ipv4Addr; 3] =
     [Ipv4Addr::new(10, 70, 0, 21), Ipv4Addr::new(10, 70, 0, 22), Ipv4Addr::new(10, 70, 0, 23)];

@@ -50,6 +50,9 @@ impl Bird {
                  {family} {{ import none; export where source = RTS_BGP; }}; }}"
             );
         }
+        if self.setup.neighbours.iter().any(|n| n.multihop.is_some()) {
+            t += "protocol direct { ipv4; ipv6; }\n";
+        }
         if let Some(b) = self.setup.bfd() {
             let _ = writeln!(
                 t,
@@ -74,7 +77,12 @@ impl Bird {
             "protocol bgp {name} {{\n  local {} as {asn};\n  neighbor {remote}{scoped} as {};",
             n.local, n.asn
         );
-        let _ = writeln!(t, "  direct;\n  hold time {hold}; keepalive time {};", (hold / 3).max(1));
+        // Next hops beyond a link are looked up in its own table.
+        let (reach, gateway) = match n.multihop {
+            None => ("direct".to_owned(), "direct"),
+            Some(hops) => (format!("multihop {hops}"), "recursive"),
+        };
+        let _ = writeln!(t, "  {reach};\n  hold time {hold}; keepalive time {};", (hold / 3).max(1));
         let _ = writeln!(t, "  connect delay time 1; connect retry time 1; error wait time 1, 2;");
         if n.bfd.is_some() {
             let _ = writeln!(t, "  bfd on;");
@@ -95,11 +103,18 @@ impl Bird {
             let _ = writeln!(t, "  graceful restart on;");
         }
         let extended = if n.extended_next_hop { "extended next hop on; " } else { "" };
+        let mut import = "import all".to_owned();
+        if !n.weights.is_empty() {
+            let each = n.weights.iter().map(|(kind, value, weight)| {
+                format!("if (generic, {kind:#010x}, {value:#010x}) ~ bgp_ext_community then weight = {weight}; ")
+            });
+            import = format!("import filter {{ {}accept; }}", each.collect::<String>());
+        }
         if n.ipv4 {
-            let _ = writeln!(t, "  ipv4 {{ import all; export none; gateway direct; {extended}}};");
+            let _ = writeln!(t, "  ipv4 {{ {import}; export none; gateway {gateway}; {extended}}};");
         }
         if n.ipv6 {
-            let _ = writeln!(t, "  ipv6 {{ import all; export none; gateway direct; }};");
+            let _ = writeln!(t, "  ipv6 {{ import all; export none; gateway {gateway}; }};");
         }
         let _ = writeln!(t, "}}");
     }

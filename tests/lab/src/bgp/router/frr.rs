@@ -79,6 +79,9 @@ impl Frr {
         if n.ttl_security {
             let _ = writeln!(t, " neighbor {peer} ttl-security hops 1");
         }
+        if let Some(hops) = n.multihop {
+            let _ = writeln!(t, " neighbor {peer} ebgp-multihop {hops}\n neighbor {peer} update-source {}", n.local);
+        }
         if n.two_octet {
             let _ = writeln!(t, " neighbor {peer} dont-capability-negotiate");
         }

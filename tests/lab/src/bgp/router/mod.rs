@@ -95,6 +95,10 @@ pub struct Neighbour {
     pub bfd: Option<Bfd>,
     /// Only waits to be called.
     pub passive: bool,
+    /// Not on its link: so many hops at most.
+    pub multihop: Option<u8>,
+    /// Communities that say a weight (their eight octets, in two halves), and which: for a router that has to be told.
+    pub weights: Vec<(u32, u32, u32)>,
 }
 
 impl Neighbour {
@@ -115,6 +119,8 @@ impl Neighbour {
             two_octet: false,
             bfd: None,
             passive: false,
+            multihop: None,
+            weights: Vec::new(),
         }
     }
 }
