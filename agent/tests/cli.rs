@@ -327,6 +327,8 @@ fn a_status(verdict: Verdict) -> Status {
         balancers: Vec::new(),
         checks: Vec::new(),
         pool: None,
+        conntrack: None,
+        stall: None,
         drain: None,
         counters: BTreeMap::new(),
         warnings: Vec::new(),

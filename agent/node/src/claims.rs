@@ -143,6 +143,7 @@ impl Node {
             }
             Message::TakeNow { vip, role_epoch, .. } => {
                 if let Some(id) = self.may_touch(peer, &vip, role_epoch) {
+                    self.note_given_away(peer, id);
                     self.on_take_now(now, peer, id);
                 }
             }
@@ -206,6 +207,15 @@ impl Node {
         report.1.role_epoch = role_epoch;
         self.dirty.units.insert(id);
         self.owner_by_report(now, peer, id);
+    }
+
+    /// Who gives it away isn't one to give it back to, whatever it said before: its next report follows at once.
+    fn note_given_away(&mut self, peer: PeerId, id: VipId) {
+        let view = self.world.peers.get_mut(usize::from(peer.0));
+        if let Some((_, report)) = view.and_then(|view| view.vips.get_mut(&id)) {
+            report.fitness = Fitness::Unfit;
+            report.standing = None;
+        }
     }
 
     /// The successor of a VIP that we gave away, as this peer says.

@@ -6,13 +6,14 @@
 use crate::bgp;
 use crate::config::{Config, Form, LastNode, Leg, Partition, Track, Tracked, Vip, VipAddress, VipId};
 use crate::extras::{self, Extras};
-use crate::io::{BalancerState, SocketKey};
+use crate::io::SocketKey;
 use crate::kernel::Vmac;
 use crate::mutants;
+use crate::plane;
 use crate::reasons::Reason;
 use crate::world::{CheckState, FRESH, Withheld, World};
 use holdfast_statesync::channel::PeerId;
-use holdfast_statesync::message::{Fitness, Role, VipReport};
+use holdfast_statesync::message::{Fitness, Role, Standing, VipReport};
 use holdfast_vrrp::{Priority, State};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 const HAND_OVER_PAUSE: Duration = Duration::from_secs(1);
 
 /// The least that weights leave: 1 says that a node can't serve.
-const LEAST: u16 = 2;
+pub(crate) const LEAST: u16 = 2;
 
 /// What should be, per VIP by [`VipId`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub struct VipPlan {
     pub path: Option<Vec<LegPath>>,
     /// What this node says of its own ability to serve.
     pub fitness: Fitness,
+    /// The same more exactly.
+    pub standing: Standing,
     /// Give it away now.
     pub leave: Option<Leave>,
     /// Addresses that should be in the kernel: interface index, address, prefix length.
@@ -132,7 +135,8 @@ pub fn stands_until(config: &Config, world: &World, now: Instant, id: VipId) -> 
         Some(world.started + vip.vrrp.startup_delay),
     ];
     let routes = bgp::turning_points(vip, &view.bgp, world);
-    words.chain(routes).chain(others.into_iter().flatten()).filter(|at| *at >= now).min()
+    let planes = plane::standing::turning_points(config, world, id);
+    words.chain(routes).chain(planes).chain(others.into_iter().flatten()).filter(|at| *at >= now).min()
 }
 
 pub(crate) struct Judge<'a> {
@@ -146,6 +150,12 @@ pub(crate) struct Judge<'a> {
 impl Judge<'_> {
     pub(crate) fn view(&self) -> &crate::world::VipView {
         self.world.vips.get(usize::from(self.id.0)).expect("the world has a view of every configured VIP")
+    }
+
+    /// It is here: Active, or announced without a router; or a former worker left it here.
+    pub(crate) fn holder(&self) -> bool {
+        let view = self.view();
+        view.state == State::Active || view.resume.is_some() || self.vip.anycast() && view.bgp.held
     }
 
     pub(crate) fn peer_name(&self, peer: PeerId) -> String {
@@ -167,7 +177,8 @@ impl Judge<'_> {
                 None
             }
         };
-        let own = self.fitness(&mut reasons);
+        let health = self.health(&mut reasons);
+        let own = health.fitness;
         let fit = own == Fitness::Fit;
         let mut fail_open = false;
         let (participation, leave) = if path.is_none() {
@@ -182,10 +193,12 @@ impl Judge<'_> {
             reasons.insert(0, reason);
             (Participation::Observe, active.then(|| self.leave_to_best(false, false)))
         } else if fit {
-            (Participation::Run { priority: self.settled_priority(&mut reasons) }, None)
+            (Participation::Run { priority: self.settled_priority(health.standing, &mut reasons) }, None)
         } else if self.vip.last_node == LastNode::Withdraw {
             reasons.push(Reason::Withdraw);
             (Participation::Observe, active.then(|| self.leave_to_best(false, false)))
+        } else if active && health.standing == Standing::Poor {
+            self.poor_holder(&health, &mut fail_open, &mut reasons)
         } else {
             let leave = if active { self.unfit_holder(&mut fail_open, &mut reasons) } else { None };
             (Participation::Run { priority: Priority::LAST_RESORT }, leave)
@@ -195,12 +208,13 @@ impl Judge<'_> {
             (Participation::Off, None) if own != Fitness::Unknown => Fitness::Unfit,
             (_, None) => own,
         };
+        let standing = health.said(fitness);
         self.role_reasons(&mut reasons);
         let holds = path.is_some() && self.holds();
         let addresses = if holds { self.addresses() } else { BTreeSet::new() };
         let extras = if holds { extras::of(self.vip, self.world, addresses.len()) } else { Extras::default() };
         let announce = self.route_form(fit);
-        VipPlan { participation, path, fitness, leave, addresses, extras, fail_open, announce, reasons }
+        VipPlan { participation, path, fitness, standing, leave, addresses, extras, fail_open, announce, reasons }
     }
 
     /// What a router can't run without, for every leg: half a unit must not be on one node and half on another.
@@ -230,97 +244,6 @@ impl Judge<'_> {
         Ok(LegPath { ifindex: link.ifindex, out, source })
     }
 
-    /// What this node can do by itself, whatever operators want.
-    pub(crate) fn fitness(&self, reasons: &mut Vec<Reason>) -> Fitness {
-        let view = self.view();
-        let holder = view.state == State::Active || self.vip.anycast() && (view.bgp.held || view.resume.is_some());
-        let (mut unfit, mut unknown) = (false, false);
-        if let Some(fault) = view.fault.filter(|f| self.now < f.until) {
-            unfit = true;
-            reasons.push(Reason::Fault(fault.kind));
-        }
-        if let Some(since) = view.send_failing_since.filter(|_| holder) {
-            let age = self.now.saturating_duration_since(since);
-            // The advert that is due at that very moment may be the one that goes out.
-            if age > self.vip.vrrp.interval.duration() * 2 {
-                unfit = true;
-                reasons.push(Reason::SendFailing(age));
-            }
-        }
-        // An address of the unit on another interface can't be had while that is down: then none of the unit is.
-        for address in &self.vip.addresses {
-            let own = self.vip.legs.iter().any(|leg| leg.interface == address.interface);
-            let reason = match self.world.link(&address.interface) {
-                _ if own => continue,
-                Some(link) if link.up => continue,
-                Some(_) => Reason::LinkDown(address.interface.as_str().to_owned()),
-                None => Reason::LinkMissing(address.interface.as_str().to_owned()),
-            };
-            unfit = true;
-            if !reasons.contains(&reason) {
-                reasons.push(reason);
-            }
-        }
-        for (at, track) in self.vip.tracks.iter().enumerate().filter(|(_, track)| track.weight.is_none()) {
-            if self.track_fails(at, track) {
-                unfit = true;
-                reasons.push(Reason::TrackFails(self.track_name(track)));
-            }
-        }
-        for id in &self.vip.balancers {
-            let name = self.config.balancers.get(usize::from(id.0)).map(|b| b.name.as_str().to_owned());
-            let balancer = name.unwrap_or_default();
-            match self.world.balancers.get(usize::from(id.0)).map(|b| &b.state) {
-                Some(BalancerState::Alive { .. }) => {}
-                Some(BalancerState::Gone { why, .. }) => {
-                    unfit = true;
-                    reasons.push(Reason::BalancerGone { balancer, why: why.clone() });
-                }
-                Some(BalancerState::Unknown { why }) => {
-                    unknown = true;
-                    reasons.push(Reason::BalancerUnknown { balancer, why: why.clone() });
-                }
-                None => unknown = true,
-            }
-        }
-        for id in &self.vip.checks {
-            let index = usize::from(id.0);
-            let (Some(check), Some(seen)) = (self.config.checks.get(index), self.world.checks.get(index)) else {
-                continue;
-            };
-            let name = || check.name.as_str().to_owned();
-            match seen.state {
-                // Holder bias: the one who holds it leaves at `fall`; a backup is out at the first failure.
-                CheckState::Passed if holder || seen.clean || check.shared => {}
-                CheckState::Passed => {
-                    unfit = true;
-                    reasons.push(Reason::CheckUnclean(name()));
-                }
-                CheckState::Failed if check.shared => reasons.push(Reason::SharedCheckFailed(name())),
-                CheckState::Failed => {
-                    unfit = true;
-                    reasons.push(Reason::CheckFailed(name()));
-                }
-                CheckState::Unknown if check.shared => {}
-                CheckState::Unknown => {
-                    unknown = true;
-                    reasons.push(Reason::CheckUnknown(name()));
-                }
-            }
-        }
-        if unfit {
-            Fitness::Unfit
-        } else if !unknown {
-            reasons.push(Reason::Fit);
-            Fitness::Fit
-        } else if view.assumed_fit_until.is_some_and(|until| self.now < until) {
-            reasons.insert(0, Reason::AssumedFit);
-            Fitness::Fit
-        } else {
-            Fitness::Unknown
-        }
-    }
-
     /// `startup_delay`: right after its start an agent takes nothing that it doesn't hold already.
     fn holds_off(&self) -> Option<Reason> {
         let (view, until) = (self.view(), self.world.started + self.vip.vrrp.startup_delay);
@@ -348,9 +271,9 @@ impl Judge<'_> {
         (!answers).then(|| Reason::GatewaySilent(name()))
     }
 
-    /// What this node runs at when it is well: as configured, less what [`Track`]s weigh, and different from every peer
-    /// that might race it.
-    pub(crate) fn priority(&self, reasons: &mut Vec<Reason>) -> Priority {
+    /// What this node runs at when it is well: as configured, less what [`Track`]s weigh, behind all that stand better
+    /// unless it owns the unit, and different from every peer that might race it.
+    pub(crate) fn priority(&self, standing: Standing, reasons: &mut Vec<Reason>) -> Priority {
         let configured = self.vip.vrrp.priority;
         if configured == Priority::OWNER {
             return configured;
@@ -362,6 +285,7 @@ impl Judge<'_> {
             reasons.push(Reason::Weighs { what: self.track_name(track), weight });
         }
         let left = u16::from(configured.get()).saturating_sub(lost).max(LEAST.min(u16::from(configured.get())));
+        let left = if self.holder() { left } else { plane::standing::behind(standing, left) };
         let mut priority = u8::try_from(left).unwrap_or(u8::MAX);
         // Equal ones would fire together when the owner falls silent. An owner stays what it is: its equals don't
         // preempt it.
@@ -382,7 +306,7 @@ impl Judge<'_> {
     }
 
     /// What is tracked is known to fail.
-    fn track_fails(&self, at: usize, track: &Track) -> bool {
+    pub(crate) fn track_fails(&self, at: usize, track: &Track) -> bool {
         match &track.what {
             Tracked::Interface { .. } => self.view().tracks.get(at).is_some_and(|seen| seen.up == Some(false)),
             Tracked::Check(id) => {
@@ -390,12 +314,12 @@ impl Judge<'_> {
             }
             Tracked::Balancer(id) => {
                 let view = self.world.balancers.get(usize::from(id.0));
-                view.is_some_and(|view| matches!(view.state, BalancerState::Gone { .. }))
+                view.is_some_and(|view| plane::standing::of(view.judged.verdict) == Standing::Bad)
             }
         }
     }
 
-    fn track_name(&self, track: &Track) -> String {
+    pub(crate) fn track_name(&self, track: &Track) -> String {
         match &track.what {
             Tracked::Interface { name, .. } => format!("interface {name}"),
             Tracked::Check(id) => {
@@ -428,12 +352,11 @@ impl Judge<'_> {
     /// Active and unfit (or unknown), and the address is to be kept if nobody else can: DESIGN section 4, 2 and 3.
     fn unfit_holder(&self, fail_open: &mut bool, reasons: &mut Vec<Reason>) -> Option<Leave> {
         let view = self.view();
-        let best = self.world.able_peers(self.id, self.now).first().copied();
+        // One that answers badly is still better than one that doesn't answer.
+        let least = if mutants::off("poor-beats-bad") { Standing::Full } else { Standing::Poor };
+        let best = self.world.peers_at_least(self.id, least, self.now).first().copied();
         if let Some(peer) = best {
-            reasons.push(Reason::PeerCanServe(self.peer_name(peer)));
-            let paused = view.last_resort
-                && view.handed_at.is_some_and(|at| self.now.saturating_duration_since(at) < HAND_OVER_PAUSE);
-            return (!paused).then_some(Leave { to: Some(peer), linger: false, planned: false });
+            return self.hand_over(peer, reasons);
         }
         if view.last_resort {
             *fail_open = true;
@@ -442,11 +365,20 @@ impl Judge<'_> {
         }
         if self.world.all_peers_known(self.id, self.now) {
             *fail_open = true;
-            reasons.push(Reason::NobodyBetter);
+            self.nobody_better(reasons);
             return None;
         }
         reasons.push(Reason::PeersUnknown);
         Some(Leave { to: None, linger: false, planned: false })
+    }
+
+    /// To this peer, unless it was told just now.
+    pub(crate) fn hand_over(&self, peer: PeerId, reasons: &mut Vec<Reason>) -> Option<Leave> {
+        let view = self.view();
+        reasons.push(Reason::PeerCanServe(self.peer_name(peer)));
+        let paused = view.last_resort
+            && view.handed_at.is_some_and(|at| self.now.saturating_duration_since(at) < HAND_OVER_PAUSE);
+        (!paused).then_some(Leave { to: Some(peer), linger: false, planned: false })
     }
 
     fn leave_to_best(&self, linger: bool, planned: bool) -> Leave {

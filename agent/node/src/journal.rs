@@ -96,6 +96,10 @@ pub enum Kind {
     CheckState { check: String, passed: bool, why: String },
     /// A balancer's state changed.
     BalancerState { balancer: String, state: String, why: String },
+    /// What is thought of a balancer changed; `why`: the evidence.
+    BalancerVerdict { balancer: String, from: String, to: String, why: String },
+    /// A VIP was lost here once too often: this node stands behind the others for a while.
+    HeldDown { vip: String, for_ms: u64 },
     /// A peer's channel came up.
     PeerUp { peer: String, epoch: u64 },
     /// A peer's channel went silent, or it said goodbye.
@@ -182,6 +186,12 @@ impl Kind {
             Self::BackendState { up: false, .. } | Self::TableTouched => Severity::Warning,
             Self::PoolMode { mode, .. } if mode != "normal" => Severity::Warning,
             Self::BalancerState { state, .. } if state == "gone" => Severity::Fault,
+            Self::BalancerVerdict { to, .. } => match to.as_str() {
+                "hung" | "failing" | "dead" => Severity::Fault,
+                "serving" | "reloading" | "unknown" => Severity::Info,
+                _ => Severity::Warning,
+            },
+            Self::HeldDown { .. } => Severity::Warning,
             Self::Link { up: false, .. } => Severity::Warning,
             _ => Severity::Info,
         }
@@ -191,6 +201,7 @@ impl Kind {
     fn limit_key(&self) -> Option<String> {
         match self {
             Self::ProbeFailed { check, .. } => Some(format!("probe {check}")),
+            Self::BalancerVerdict { balancer, to, .. } => Some(format!("verdict {balancer} {to}")),
             Self::StepFailed { step, .. } => Some(format!("step {step}")),
             Self::SendFailed { vip, .. } => Some(format!("send {vip}")),
             Self::AddressVanished { vip, address } => Some(format!("vanished {vip} {address}")),

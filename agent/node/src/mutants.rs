@@ -4,7 +4,7 @@
 //! `with_off` on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of the node's guards; the keeper's are in [`crate::keeper::mutants`].
-pub const NAMES: [&str; 16] = [
+pub const NAMES: [&str; 27] = [
     "interlock-last-node",
     "fresh-claim-only",
     "shared-vips-only",
@@ -21,6 +21,17 @@ pub const NAMES: [&str; 16] = [
     "address-before-route",
     "conntrack-loss",
     "conntrack-hysteresis",
+    "saturated-stays",
+    "saturated-works",
+    "hung-without-checks",
+    "sick-compares",
+    "poor-margin",
+    "poor-leaves",
+    "poor-beats-bad",
+    "best-standing",
+    "stands-behind",
+    "conntrack-defers",
+    "hold-down",
 ];
 
 /// Whether the guard of this name is switched off.

@@ -7,7 +7,7 @@
 use crate::bgp;
 use crate::bgp::speakers::Speakers;
 use crate::checks::Checks;
-use crate::config::{Config, VipId};
+use crate::config::{BalancerId, CheckId, Config, VipId};
 use crate::conntrack::Watch;
 use crate::decide::{Plan, decide, managed};
 use crate::diff::Actual;
@@ -50,6 +50,10 @@ pub struct Node {
     pub(crate) checks: Checks,
     pub(crate) pools: Option<Pools>,
     pub(crate) conntrack: Watch,
+    /// By [`crate::config::BalancerId`]: the checks that ask it.
+    pub(crate) asking: Vec<Vec<CheckId>>,
+    /// How long this node last stood still, and until when.
+    pub(crate) stalled: Option<(Duration, Instant)>,
     pub(crate) channel: Option<Channel>,
     pub(crate) speakers: Speakers,
     /// Links or addresses that sessions depend on may have changed.
@@ -198,6 +202,8 @@ impl Node {
             checks: Checks::new(config.checks.len(), now),
             pools: config.nft.as_ref().map(|nft| Pools::new(nft, &boot.intents.backends, now)),
             conntrack: Watch::new(config.conntrack),
+            asking: asking(&config),
+            stalled: None,
             channel,
             speakers,
             neighbors_moved: false,
@@ -321,9 +327,8 @@ impl Node {
             Input::StepDone { step, result } => self.on_step_done(now, &step, result),
             Input::TableTouched => self.on_table_touched(now),
             Input::Balancer { balancer, state } => self.on_balancer(now, balancer, state),
-            // Not judged yet.
-            Input::Plane { .. } => {}
             Input::Conntrack { sample } => self.on_conntrack(now, sample),
+            Input::Plane { balancer, report } => self.on_plane(now, balancer, report),
             Input::Lapsed { vip, role_epoch } => self.on_lapsed(now, vip, role_epoch),
             Input::CheckDone { check, sequence, result } => self.on_check_done(now, check, sequence, result),
             Input::Bgp { neighbor, input } => self.on_bgp(now, neighbor, input),
@@ -475,6 +480,11 @@ fn shortest_down(vip: &crate::config::Vip) -> Duration {
 
 const ANYCAST_STALL: Duration = Duration::from_millis(300);
 const IDLE: Duration = Duration::from_millis(500);
+
+fn asking(config: &Config) -> Vec<Vec<CheckId>> {
+    let ids = (0..).map(BalancerId).zip(&config.balancers).map(|(id, _)| id);
+    ids.map(|id| crate::plane::checks_of(config, id)).collect()
+}
 
 fn with_extras(config: &Config) -> Vec<VipId> {
     let vips = (0..).map(VipId).zip(&config.vips);

@@ -4,7 +4,7 @@ use crate::checks::Verdict;
 use crate::config::{BalancerId, CheckId, HookEvent, Tracked, VipId};
 use crate::diff::Key;
 use crate::extras::Extras;
-use crate::io::{Address, BalancerState, CheckError, Link, Output, Step, StepError};
+use crate::io::{Address, BalancerState, CheckError, Failure, Link, Output, Step, StepError};
 use crate::journal::Kind;
 use crate::kernel::{Route, Rule, Vmac};
 use crate::mutants;
@@ -306,6 +306,9 @@ impl Node {
             BalancerState::Gone { why, .. } => ("gone", why.clone()),
         };
         let died = matches!(state, BalancerState::Gone { .. });
+        if !matches!(state, BalancerState::Alive { .. }) {
+            view.plane = None;
+        }
         view.state = state;
         view.since = now;
         self.dirty.all = true;
@@ -319,6 +322,7 @@ impl Node {
         if let Some(view) = self.world.balancers.get_mut(usize::from(id.0)) {
             view.event = event;
         }
+        self.judge_balancer(now, id);
     }
 
     /// A dead balancer's results say nothing of the one that is started in its place, however soon that is.
@@ -329,6 +333,7 @@ impl Node {
         for id in checks {
             if self.config.checks.get(usize::from(id.0)).is_some_and(|check| !check.shared) {
                 self.checks.forget(id, now, &self.config.checks, &mut self.world.checks);
+                self.note_result(now, id, None);
             }
         }
         for id in self.ids() {
@@ -344,7 +349,7 @@ impl Node {
         }
         let (verdicts, starts) = self.checks.timer(now, &self.config.checks, &mut self.world.checks);
         for verdict in verdicts {
-            self.on_verdict(now, verdict);
+            self.on_verdict(now, verdict, Failure::Silent);
         }
         for start in starts {
             let (check, sequence, timeout) = (start.check, start.sequence, start.timeout);
@@ -353,6 +358,8 @@ impl Node {
     }
 
     pub(crate) fn on_check_done(&mut self, now: Instant, id: CheckId, sequence: u64, result: Result<(), CheckError>) {
+        // An answer that was good but late is as good as none.
+        let how = result.as_ref().err().map_or(Failure::Silent, |e| e.how);
         let failure = result.err().map(|e| e.what);
         if let Some(id) = self.backend_check(id) {
             self.on_backend_check(now, id, sequence, failure);
@@ -360,14 +367,16 @@ impl Node {
         }
         let verdict = self.checks.done(now, id, sequence, failure, &self.config.checks, &mut self.world.checks);
         if let Some(verdict) = verdict {
-            self.on_verdict(now, verdict);
+            self.on_verdict(now, verdict, how);
         }
     }
 
-    fn on_verdict(&mut self, now: Instant, verdict: Verdict) {
+    /// `how`: it failed, if it did.
+    fn on_verdict(&mut self, now: Instant, verdict: Verdict, how: Failure) {
         let index = usize::from(verdict.check.0);
         let name = self.config.checks.get(index).map(|c| c.name.as_str().to_owned()).unwrap_or_default();
         let before = self.world.checks.get(index).and_then(|view| view.event);
+        let failed = verdict.failure.is_some();
         let mut event = before;
         if let Some(why) = &verdict.failure {
             self.count("probes_failed");
@@ -384,6 +393,7 @@ impl Node {
         if let Some(view) = self.world.checks.get_mut(index) {
             view.event = event;
         }
+        self.note_result(now, verdict.check, failed.then_some(how));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Why a VIP is as it is: typed, so that tests and machines can match; shown in words.
 
+use crate::plane::Verdict;
 use crate::world::FaultKind;
 use holdfast_vrrp::Family;
 use std::fmt;
@@ -70,6 +71,23 @@ pub enum Reason {
         /// Why.
         why: String,
     },
+    /// What is thought of a balancer that runs, and isn't all well.
+    Balancer {
+        /// Its name.
+        balancer: String,
+        /// What.
+        verdict: Verdict,
+        /// What that rests on.
+        why: String,
+    },
+    /// The kernel's connection table is full; the figures.
+    ConntrackFull(String),
+    /// It was lost here again and again; behind the others for this much longer.
+    HeldDown(Duration),
+    /// It is served badly here. A peer that does better is believed after this much longer.
+    Compares(Duration),
+    /// Every node fails alike.
+    Everywhere,
     /// A check has no verdict yet.
     CheckUnknown(String),
     /// A check failed.
@@ -122,6 +140,7 @@ impl Reason {
                 | Self::LinkDown(_)
                 | Self::BalancerGone { .. }
                 | Self::BalancerUnknown { .. }
+                | Self::Balancer { verdict: Verdict::Hung, .. }
                 | Self::Fault(_)
         )
     }
@@ -176,6 +195,15 @@ impl fmt::Display for Reason {
             Self::Stopping => f.write_str("the agent stops"),
             Self::BalancerUnknown { balancer, why } => write!(f, "balancer {balancer} is unknown: {why}"),
             Self::BalancerGone { balancer, why } => write!(f, "balancer {balancer} is dead: {why}"),
+            Self::Balancer { balancer, verdict, why } => write!(f, "balancer {balancer} is {}: {why}", verdict.word()),
+            Self::ConntrackFull(why) => write!(f, "the kernel's connection table is full: {why}"),
+            Self::HeldDown(left) => {
+                write!(f, "it was lost here again and again, others go first for {} s", left.as_secs() + 1)
+            }
+            Self::Compares(left) => {
+                write!(f, "kept until the peers have had the time to see the same, {} ms more", left.as_millis())
+            }
+            Self::Everywhere => f.write_str("every node fails alike: something that all of them share is down"),
             Self::CheckUnknown(name) => write!(f, "check {name} has no verdict yet"),
             Self::CheckFailed(name) => write!(f, "check {name} failed"),
             Self::CheckUnclean(name) => write!(f, "check {name} failed lately"),

@@ -2,11 +2,12 @@
 
 mod judge;
 mod neighbor;
+mod planes;
 mod sessions;
 
 use crate::config::{CheckId, Leg, Member, VipId};
 use crate::decide::{VipPlan, decide};
-use crate::io::{BalancerState, age_ms};
+use crate::io::age_ms;
 use crate::node::Node;
 use crate::pool::status::PoolStatus;
 use crate::segment::state_word;
@@ -20,6 +21,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 pub use neighbor::{BfdStatus, NeighborError, NeighborStatus};
+pub use planes::{BalancerStatus, ConntrackStatus, EvidenceStatus, HoldDownStatus, OldWorkerStatus, StallStatus};
 
 /// The one-word judgement; also the exit code of `holdfast status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -62,6 +64,12 @@ pub struct Status {
     /// The embedded balancer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<PoolStatus>,
+    /// The kernel's connection table, once something is known of it.
+    #[serde(default)]
+    pub conntrack: Option<ConntrackStatus>,
+    /// The last time that this node itself stood still for longer than its peers wait.
+    #[serde(default)]
+    pub stall: Option<StallStatus>,
     /// The drain in force.
     pub drain: Option<DrainStatus>,
     /// Counters by name, growing since the start of this run.
@@ -105,6 +113,12 @@ pub struct VipStatus {
     pub fitness: String,
     /// Milliseconds since `fitness` changed.
     pub fitness_age_ms: u64,
+    /// How well this node would serve it: `bad`, `poor`, `full`, `degraded`, `good`.
+    #[serde(default)]
+    pub standing: String,
+    /// It was lost here lately.
+    #[serde(default)]
+    pub hold_down: Option<HoldDownStatus>,
     /// Kept although unfit, since nobody is better.
     pub fail_open: bool,
     /// Why it is as it is, most important first.
@@ -183,6 +197,9 @@ pub struct PeerView {
     pub role: String,
     /// `unknown`, `fit`, `unfit`, `withheld`; `unknown` when stale.
     pub fitness: String,
+    /// `bad`, `poor`, `full`, `degraded`, `good`; absent when stale or unsaid.
+    #[serde(default)]
+    pub standing: Option<String>,
     /// Its effective priority.
     pub priority: Option<u8>,
     /// Age of the report.
@@ -215,25 +232,11 @@ pub struct PeerStatus {
     pub epoch: Option<u64>,
     /// It said goodbye.
     pub left: bool,
-    /// Its balancers as it reports them.
+    /// Its balancers as it reports them: whether they can serve.
     pub balancers: BTreeMap<String, String>,
-}
-
-/// One balancer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BalancerStatus {
-    /// Name.
-    pub name: String,
-    /// Kind.
-    pub kind: String,
-    /// `unknown`, `alive`, `gone`.
-    pub state: String,
-    /// Its main process.
-    pub pid: Option<u32>,
-    /// Why it is unknown or gone.
-    pub why: Option<String>,
-    /// Milliseconds since the state changed.
-    pub age_ms: u64,
+    /// What it thinks of them, see [`BalancerStatus::verdict`], as far as that is fresh.
+    #[serde(default)]
+    pub verdicts: BTreeMap<String, String>,
 }
 
 /// One check.
@@ -316,9 +319,11 @@ pub(crate) fn of(node: &Node, now: Instant) -> Status {
         vips: rows.into_iter().map(|(_, vip)| vip).collect(),
         peers,
         neighbors,
-        balancers: balancers(node, now),
+        balancers: planes::balancers(node, now),
         checks: checks(node, now),
         pool: node.pool_status(now),
+        conntrack: planes::conntrack(node, now),
+        stall: planes::stall(node, now),
         drain: drain(node, now),
         counters,
         warnings,
@@ -384,6 +389,8 @@ fn vip(node: &Node, id: VipId, member: &Member, plan: &VipPlan, now: Instant) ->
         },
         fitness: fitness_word(plan.fitness).to_owned(),
         fitness_age_ms: age_ms(now, run.fitness_since),
+        standing: plan.standing.word().to_owned(),
+        hold_down: planes::hold_down(view, now),
         fail_open: view.last_resort || plan.fail_open,
         reasons: plan.reasons.iter().map(ToString::to_string).collect(),
         peers: peer_views(node, id, now),
@@ -442,6 +449,7 @@ fn peer_views(node: &Node, id: VipId, now: Instant) -> Vec<PeerView> {
             name: peer.name.as_str().to_owned(),
             role: report.map_or("unknown", |r| role_word(r.role)).to_owned(),
             fitness: report.map_or("unknown", |r| fitness_word(r.fitness)).to_owned(),
+            standing: report.and_then(|r| r.standing).map(|s| s.word().to_owned()),
             priority: report.map(|r| r.priority),
             age_ms: view.vips.get(&id).map(|(at, _)| age_ms(now, *at)),
         }
@@ -452,10 +460,12 @@ fn peer_views(node: &Node, id: VipId, now: Instant) -> Vec<PeerView> {
 fn peers(node: &Node, now: Instant) -> Vec<PeerStatus> {
     let each = node.config.cluster.iter().flat_map(|c| &c.peers).zip(&node.world.peers);
     each.map(|(peer, view)| {
-        let balancers = view.balancers.iter().map(|(name, (at, fitness))| {
+        let balancers = view.balancers.iter().map(|(name, (at, fitness, _))| {
             let fresh = crate::world::PeerView::fresh(*at, now);
             (name.clone(), if fresh { fitness_word(*fitness) } else { "unknown" }.to_owned())
         });
+        let verdicts = view.balancers.iter().filter(|(_, (at, ..))| crate::world::PeerView::fresh(*at, now));
+        let verdicts = verdicts.filter_map(|(name, (.., verdict))| Some((name.clone(), (*verdict)?.word().to_owned())));
         PeerStatus {
             name: peer.name.as_str().to_owned(),
             reachable: view.reachable(now),
@@ -464,26 +474,7 @@ fn peers(node: &Node, now: Instant) -> Vec<PeerStatus> {
             epoch: (view.epoch != 0).then_some(view.epoch),
             left: view.left,
             balancers: balancers.collect(),
-        }
-    })
-    .collect()
-}
-
-fn balancers(node: &Node, now: Instant) -> Vec<BalancerStatus> {
-    let each = node.config.balancers.iter().zip(&node.world.balancers);
-    each.map(|(balancer, view)| {
-        let (state, pid, why) = match &view.state {
-            BalancerState::Unknown { why } => ("unknown", None, Some(why.clone())),
-            BalancerState::Alive { pid } => ("alive", Some(*pid), None),
-            BalancerState::Gone { pid, why } => ("gone", Some(*pid), Some(why.clone())),
-        };
-        BalancerStatus {
-            name: balancer.name.as_str().to_owned(),
-            kind: balancer.kind.word().to_owned(),
-            state: state.to_owned(),
-            pid,
-            why,
-            age_ms: age_ms(now, view.since),
+            verdicts: verdicts.collect(),
         }
     })
     .collect()

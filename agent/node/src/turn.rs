@@ -122,6 +122,10 @@ impl Node {
         self.dirty.all |= self.decided_at.is_none_or(|at| now.saturating_duration_since(at) >= REDECIDE)
             || self.drain.as_ref().is_some_and(|drain| drain.deadline <= now)
             || self.stop.as_ref().is_some_and(|stop| !stop.releasing && stop.deadline <= now);
+        if self.dirty.all {
+            // Looks grow old, too.
+            self.judge_balancers(now);
+        }
         for _ in 0..ROUNDS {
             self.expire(now);
             if self.dirty.is_clean() {
@@ -347,12 +351,17 @@ impl Node {
     }
 
     pub(crate) fn note_fitness(&mut self, now: Instant, id: VipId, plan: &VipPlan) {
+        if self.run(id).standing != plan.standing {
+            self.run_mut(id).standing = plan.standing;
+            self.report_of.insert(id);
+        }
         let old = self.run(id).fitness;
         if old == plan.fitness {
             return;
         }
         let vip = self.vip_config(id);
-        let balancers = vip.balancers.iter().filter_map(|b| self.world.balancers.get(usize::from(b.0))?.event);
+        let balancers = vip.balancers.iter().filter_map(|b| self.world.balancers.get(usize::from(b.0)));
+        let balancers = balancers.flat_map(|view| [view.event, view.judged.event]).flatten();
         let checks = vip.checks.iter().filter_map(|c| self.world.checks.get(usize::from(c.0))?.event);
         let operator = self.drain.as_ref().and_then(|d| d.event).or_else(|| self.stop.as_ref().and_then(|s| s.event));
         let withheld = plan.fitness == Fitness::Withheld;
@@ -401,6 +410,9 @@ impl Node {
         let mut until = (!comes_back).then(|| now + self.run(id).router.active_down());
         if let Some(stop) = &self.stop {
             until = Some(until.map_or(stop.linger_until, |until| until.min(stop.linger_until)));
+        }
+        if !leave.planned && self.world.withheld.is_none() && plan.fitness == Fitness::Unfit {
+            self.lost(now, id, event);
         }
         self.run_mut(id).cause = event;
         self.route(now, id, if comes_back { Input::Resign } else { Input::Stop });
@@ -578,7 +590,7 @@ impl Node {
             role_epoch: view.role_epoch,
             priority: run.priority,
             role_age_ms: u32::try_from(crate::io::age_ms(now, view.since)).unwrap_or(u32::MAX),
-            standing: None,
+            standing: Some(run.standing),
         });
         let balancers = self.config.balancers.iter().zip(&self.world.balancers).map(|(balancer, view)| {
             let fitness = match view.state {
@@ -586,7 +598,7 @@ impl Node {
                 crate::io::BalancerState::Alive { .. } => Fitness::Fit,
                 crate::io::BalancerState::Gone { .. } => Fitness::Unfit,
             };
-            BalancerReport { balancer: balancer.name.as_str().to_owned(), fitness, verdict: None }
+            BalancerReport { balancer: balancer.name.as_str().to_owned(), fitness, verdict: Some(view.judged.verdict) }
         });
         let message =
             Message::Report { sequence: self.report_sequence, vips: vips.collect(), balancers: balancers.collect() };

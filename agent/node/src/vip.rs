@@ -6,7 +6,7 @@ use crate::decide::LegPath;
 use crate::io::{OwnerRecord, UnitState};
 use crate::sending::Sending;
 use holdfast_statesync::channel::PeerId;
-use holdfast_statesync::message::{ClaimCause, Fitness};
+use holdfast_statesync::message::{ClaimCause, Fitness, Standing};
 use holdfast_vrrp::{Addresses, LegConfig, Router, RouterConfig, Transport};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -36,6 +36,8 @@ pub(crate) struct VipRun {
     /// The ways that the router's legs use.
     pub path: Option<Vec<LegPath>>,
     pub fitness: Fitness,
+    /// The same more exactly.
+    pub standing: Standing,
     pub fitness_since: Instant,
     /// The journal entry of the last change of fitness.
     pub fitness_event: Option<u64>,
@@ -89,6 +91,7 @@ impl VipRun {
             holds_back: false,
             path: None,
             fitness: Fitness::Unknown,
+            standing: Standing::Bad,
             fitness_since: now,
             fitness_event: None,
             priority: 0,

@@ -5,10 +5,11 @@
 use crate::bgp::{NeighborView, UnitView};
 use crate::config::{Config, InterfaceName, Leg, Vip, VipId};
 use crate::conntrack;
-use crate::io::{Address, BalancerState, Link, SocketKey};
+use crate::io::{Address, BalancerState, Failure, Link, SocketKey};
 use crate::mutants;
+use crate::plane::{HoldDown, Judged, PlaneView};
 use holdfast_statesync::channel::PeerId;
-use holdfast_statesync::message::{BalancerReport, Fitness, Role, VipReport};
+use holdfast_statesync::message::{BalancerReport, Fitness, Role, Standing, Verdict, VipReport};
 use holdfast_vrrp::{AdvertInterval, Family, Priority, State};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -40,6 +41,8 @@ pub struct World {
     pub neighbors: Vec<NeighborView>,
     /// The connection table.
     pub conntrack: conntrack::View,
+    /// By [`crate::config::CheckId`]: how a check fails at the moment.
+    pub failing: Vec<Option<Failing>>,
     /// Why an operator's will keeps every VIP away from here.
     pub withheld: Option<Withheld>,
     /// When this agent started.
@@ -108,6 +111,19 @@ pub struct BalancerView {
     pub since: Instant,
     /// The journal entry that says so.
     pub event: Option<u64>,
+    /// What looks at it gave, while it runs.
+    pub plane: Option<PlaneView>,
+    /// What is thought of it.
+    pub judged: Judged,
+}
+
+/// How a check fails: from the first failure to the success that makes an end of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failing {
+    /// The last failure.
+    pub how: Failure,
+    /// The first one.
+    pub since: Instant,
 }
 
 /// A check's verdict.
@@ -169,6 +185,8 @@ pub struct VipView {
     pub tracks: Vec<Debounce>,
     /// Of its routes.
     pub bgp: UnitView,
+    /// How often it was lost here lately.
+    pub(crate) hold_down: HoldDown,
 }
 
 /// An interface that counts as up or down only after it was so for a while.
@@ -278,7 +296,16 @@ pub struct PeerView {
     /// The limit of its connection table (0: none), once it said so.
     pub table_limit: Option<u64>,
     /// Its balancers, at most [`BALANCERS_MAX`].
-    pub balancers: BTreeMap<String, (Instant, Fitness)>,
+    pub balancers: BTreeMap<String, (Instant, Fitness, Option<Verdict>)>,
+}
+
+/// How a peer stands by its word; one that doesn't say so, by whether it can serve.
+fn standing_of(report: &VipReport) -> Standing {
+    match (report.fitness, report.standing) {
+        (Fitness::Fit, said) => said.unwrap_or(Standing::Good).max(Standing::Full),
+        (Fitness::Unfit, Some(Standing::Poor)) => Standing::Poor,
+        (Fitness::Unfit | Fitness::Unknown | Fitness::Withheld, _) => Standing::Bad,
+    }
 }
 
 /// Balancers remembered of one peer; more are ignored.
@@ -321,7 +348,7 @@ impl PeerView {
             match self.vips.get_mut(id) {
                 Some((_, old)) if report.role_epoch < old.role_epoch => continue,
                 Some((at, old)) => {
-                    let judged = |r: &VipReport| (r.fitness, r.role, r.priority);
+                    let judged = |r: &VipReport| (r.fitness, r.role, r.priority, r.standing);
                     if judged(old) != judged(&report) || !Self::fresh(*at, now) {
                         news.push(*id);
                     }
@@ -335,7 +362,7 @@ impl PeerView {
         }
         for b in balancers {
             if self.balancers.len() < BALANCERS_MAX || self.balancers.contains_key(&b.balancer) {
-                self.balancers.insert(b.balancer, (now, b.fitness));
+                self.balancers.insert(b.balancer, (now, b.fitness, b.verdict));
             }
         }
         news
@@ -362,12 +389,15 @@ impl World {
             relisten_until: None,
             tracks: Vec::new(),
             bgp: UnitView::default(),
+            hold_down: HoldDown::default(),
         };
         let vip = |config: &Vip| VipView { tracks: vec![Debounce::default(); config.tracks.len()], ..vip.clone() };
         let balancer = BalancerView {
             state: BalancerState::Unknown { why: "not looked at yet".to_owned() },
             since: now,
             event: None,
+            plane: None,
+            judged: Judged::nothing(now),
         };
         let check = CheckView { state: CheckState::Unknown, clean: false, since: now, event: None };
         Self {
@@ -381,6 +411,7 @@ impl World {
             peers: vec![PeerView::default(); config.cluster.as_ref().map_or(0, |c| c.peers.len())],
             neighbors: vec![NeighborView::default(); config.bgp.as_ref().map_or(0, |bgp| bgp.neighbors.len())],
             conntrack: conntrack::View::new(now),
+            failing: vec![None; config.checks.len()],
             withheld: None,
             started: now,
         }
@@ -408,16 +439,29 @@ impl World {
 
     /// Peers whose fresh word is that they can serve a VIP, best first.
     pub fn able_peers(&self, vip: VipId, now: Instant) -> Vec<PeerId> {
-        let mut able: Vec<(u8, PeerId)> = self
+        self.peers_at_least(vip, Standing::Full, now)
+    }
+
+    /// Peers whose fresh word is that they stand at least like this, best first.
+    pub fn peers_at_least(&self, vip: VipId, least: Standing, now: Instant) -> Vec<PeerId> {
+        let mut able: Vec<(Standing, u8, PeerId)> = self
             .peer_ids()
             .filter_map(|(id, peer)| {
                 let report = peer.vip(vip, now)?;
-                let able = report.fitness == Fitness::Fit && report.role != Role::Out && !peer.left;
-                able.then_some((report.priority, id))
+                let standing = standing_of(report);
+                let able = standing >= least && report.role != Role::Out && !peer.left;
+                let standing = if mutants::off("best-standing") { Standing::Good } else { standing };
+                able.then_some((standing, report.priority, id))
             })
             .collect();
-        able.sort_by_key(|(priority, id)| (std::cmp::Reverse(*priority), *id));
-        able.into_iter().map(|(_, id)| id).collect()
+        able.sort_by_key(|(standing, priority, id)| (std::cmp::Reverse((*standing, *priority)), *id));
+        able.into_iter().map(|(_, _, id)| id).collect()
+    }
+
+    /// There are peers, and the fresh word of each is that it can't serve a VIP.
+    pub fn all_peers_fail(&self, vip: VipId, now: Instant) -> bool {
+        let fails = |peer: &PeerView| peer.vip(vip, now).is_some_and(|report| report.fitness == Fitness::Unfit);
+        !self.peers.is_empty() && self.peers.iter().all(fails)
     }
 
     /// Whether nobody else would be there for an owner, as far as this node can tell: no word of a peer on the channel is

@@ -1,6 +1,7 @@
 //! What people see: the status, and events as lines.
 
 pub(super) mod neighbors;
+mod planes;
 
 use super::wire::EventLine;
 use holdfast_node::journal::{Kind, Severity};
@@ -82,11 +83,11 @@ pub(super) fn status(status: &Status) -> String {
     }
     if !status.balancers.is_empty() {
         text.push('\n');
-        let rows = status.balancers.iter().map(|b| {
-            let pid = b.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-            vec![b.name.clone(), b.kind.clone(), b.state.clone(), age(b.age_ms), pid, b.why.clone().unwrap_or_default()]
-        });
-        text.push_str(&table(&["BALANCER", "KIND", "STATE", "SINCE", "PID", "WHY"], rows));
+        text.push_str(&planes::rows(&status.balancers));
+    }
+    if let Some(view) = status.conntrack.as_ref().filter(|view| view.level != "fine") {
+        text.push('\n');
+        text.push_str(&planes::conntrack(view));
     }
     if !status.checks.is_empty() {
         text.push('\n');
@@ -114,7 +115,7 @@ fn vips(vips: &[VipStatus]) -> String {
             vip.state.clone(),
             age(vip.age_ms),
             vip.owner.clone().unwrap_or_else(|| "?".to_owned()),
-            if vip.fail_open { format!("{} (fail open)", vip.fitness) } else { vip.fitness.clone() },
+            fitness(vip),
             if vip.priority == vip.configured_priority {
                 vip.priority.to_string()
             } else {
@@ -164,6 +165,13 @@ fn vips(vips: &[VipStatus]) -> String {
         }
     }
     text
+}
+
+/// Whether it can be served here, and how well where that is more than yes or no.
+fn fitness(vip: &VipStatus) -> String {
+    let more = matches!(vip.standing.as_str(), "poor" | "full" | "degraded").then_some(vip.standing.as_str());
+    let more: Vec<&str> = more.into_iter().chain(vip.fail_open.then_some("fail open")).collect();
+    if more.is_empty() { vip.fitness.clone() } else { format!("{} ({})", vip.fitness, more.join(", ")) }
 }
 
 /// Multicast VRRPv3 over IPv4 with the RFC's checksum, and nothing else: what needs no words.
@@ -216,7 +224,9 @@ fn peer(peer: &PeerStatus) -> Vec<String> {
         (false, true) => "left",
         (false, false) => "no",
     };
-    let balancers: Vec<String> = peer.balancers.iter().map(|(name, state)| format!("{name} {state}")).collect();
+    let said = |name: &String, state: &String| peer.verdicts.get(name).unwrap_or(state).clone();
+    let balancers: Vec<String> =
+        peer.balancers.iter().map(|(name, state)| format!("{name} {}", said(name, state))).collect();
     let heard = peer.age_ms.map_or_else(|| "never".to_owned(), |ms| format!("{} ago", age(ms)));
     vec![peer.name.clone(), reachable.to_owned(), heard, peer.address.clone(), balancers.join(", ")]
 }
@@ -279,6 +289,9 @@ fn words(kind: &Kind) -> String {
         }
         Kind::ProbeFailed { check, why, .. } => format!("check {check}: a probe failed: {why}"),
         Kind::BalancerState { balancer, state, why } => format!("balancer {balancer}: {state}: {why}"),
+        Kind::BalancerVerdict { balancer, from, to, why } => format!("balancer {balancer}: {from} -> {to}: {why}"),
+        Kind::ConntrackLevel { from, to, why } => format!("connection table: {from} -> {to}: {why}"),
+        Kind::HeldDown { vip, for_ms } => format!("vip {vip}: others go first for {}", age(*for_ms)),
         Kind::PeerUp { peer, .. } => format!("peer {peer}: channel up"),
         Kind::PeerDown { peer, goodbye } => {
             format!("peer {peer}: {}", if *goodbye { "said goodbye" } else { "channel silent" })
@@ -355,12 +368,15 @@ mod tests {
             interval_ms: 100,
             fitness: "unfit".to_owned(),
             fitness_age_ms: 5,
+            standing: "bad".to_owned(),
+            hold_down: None,
             fail_open: false,
             reasons: vec!["check web failed".to_owned(), "lb1 is Active".to_owned()],
             peers: vec![PeerView {
                 name: "lb1".to_owned(),
                 role: "unknown".to_owned(),
                 fitness: "unknown".to_owned(),
+                standing: None,
                 priority: None,
                 age_ms: Some(3_000),
             }],
@@ -376,6 +392,7 @@ mod tests {
             epoch: None,
             left: false,
             balancers: std::collections::BTreeMap::new(),
+            verdicts: std::collections::BTreeMap::new(),
         };
         let status = Status {
             schema: 1,
@@ -389,6 +406,9 @@ mod tests {
             peers: vec![peer],
             balancers: Vec::new(),
             checks: Vec::new(),
+            pool: None,
+            conntrack: None,
+            stall: None,
             drain: None,
             counters: std::collections::BTreeMap::new(),
             warnings: vec![Warning { text: "odd\nthing".to_owned(), remedy: "mend it".to_owned() }],
@@ -428,6 +448,8 @@ lb1   no         never  10.1.0.11:7712
             interval_ms: 100,
             fitness: "fit".to_owned(),
             fitness_age_ms: 5,
+            standing: "bad".to_owned(),
+            hold_down: None,
             fail_open: false,
             reasons: vec!["this node owns it".to_owned()],
             peers: Vec::new(),

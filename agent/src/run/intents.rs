@@ -44,7 +44,7 @@ mod tests {
     fn drained() -> Intents {
         let drain =
             DrainIntent { who: "uid 0".to_owned(), reason: "disk".to_owned(), since_unix_ms: 5, until_unix_ms: None };
-        Intents { drain: Some(drain) }
+        Intents { drain: Some(drain), ..Intents::default() }
     }
 
     #[test]

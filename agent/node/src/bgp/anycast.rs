@@ -7,6 +7,8 @@ use crate::config::{Form, LastNode, Unwell, VipBgp};
 use crate::decide::{Judge, Participation, VipPlan};
 use crate::extras::{self, Extras};
 use crate::mutants;
+use crate::plane::Standing;
+use crate::plane::standing::Health;
 use crate::reasons::Reason;
 use crate::world::Withheld;
 use holdfast_statesync::message::Fitness;
@@ -18,9 +20,9 @@ impl Judge<'_> {
         let view = &self.view().bgp;
         let mut reasons = Vec::new();
         let mut fail_open = false;
-        let own = self.fitness(&mut reasons);
-        let announce = self.form(bgp, own, &mut fail_open, &mut reasons);
-        let fitness = self.said_fitness(own, &mut reasons);
+        let health = self.health(&mut reasons);
+        let announce = self.form(bgp, &health, &mut fail_open, &mut reasons);
+        let fitness = self.said_fitness(health.fitness, &mut reasons);
         match view.offered {
             Some(_) if announce.is_some() => reasons.push(Reason::Announced),
             _ if announce.is_some() => reasons.push(Reason::AddressesFirst),
@@ -34,6 +36,7 @@ impl Judge<'_> {
             participation: Participation::Observe,
             path: Some(Vec::new()),
             fitness,
+            standing: health.said(fitness),
             leave: None,
             addresses,
             extras,
@@ -50,7 +53,8 @@ impl Judge<'_> {
     }
 
     /// How it should be announced; `None`: not at all.
-    fn form(&self, bgp: &VipBgp, own: Fitness, fail_open: &mut bool, reasons: &mut Vec<Reason>) -> Option<Form> {
+    fn form(&self, bgp: &VipBgp, health: &Health, fail_open: &mut bool, reasons: &mut Vec<Reason>) -> Option<Form> {
+        let own = health.fitness;
         let view = &self.view().bgp;
         let dead = reasons.iter().any(Reason::is_dead);
         if let Some(withheld) = self.world.withheld {
@@ -70,7 +74,19 @@ impl Judge<'_> {
             return None;
         }
         if own == Fitness::Fit {
-            return self.undamped(bgp, reasons).then_some(Form::Normal);
+            let room = self.held() || health.standing > Standing::Full || !self.others_do(bgp, Standing::Full);
+            return (room && self.undamped(bgp, reasons)).then_some(Form::Normal);
+        }
+        // One that answers badly stays, unless enough others do better and can have seen the same at home.
+        if health.standing == Standing::Poor && self.held() && self.vip.last_node == LastNode::Keep {
+            if !health.settled(self.now) {
+                return Some(Form::Normal);
+            }
+            if !self.others_do(bgp, Standing::Degraded) {
+                *fail_open = true;
+                self.nobody_better(reasons);
+                return Some(Form::Normal);
+            }
         }
         if own == Fitness::Unfit && bgp.on_down != Unwell::Withdraw && !dead {
             reasons.push(Reason::AnnouncedWorse);
@@ -122,6 +138,13 @@ impl Judge<'_> {
         }
         reasons.push(Reason::PeersUnknown);
         false
+    }
+
+    /// As many others as are wanted announce it, and stand at least like this.
+    fn others_do(&self, bgp: &VipBgp, standing: Standing) -> bool {
+        let others = self.world.peers_at_least(self.id, standing, self.now);
+        let announcing = others.iter().filter(|peer| self.world.active(**peer, self.id, self.now)).count();
+        announcing >= usize::from(bgp.min_announcing)
     }
 
     /// Peers whose fresh word is that they can serve it.

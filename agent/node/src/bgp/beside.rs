@@ -4,13 +4,14 @@
 use crate::config::{Form, Unwell};
 use crate::decide::Judge;
 use crate::mutants;
+use crate::plane::Standing;
 use crate::reasons::Reason;
 use holdfast_vrrp::{Priority, State};
 
 impl Judge<'_> {
     /// What this node runs at when it is well: the lowest until a router has had a session with it for `settle`.
-    pub(crate) fn settled_priority(&self, reasons: &mut Vec<Reason>) -> Priority {
-        let priority = self.priority(reasons);
+    pub(crate) fn settled_priority(&self, standing: Standing, reasons: &mut Vec<Reason>) -> Priority {
+        let priority = self.priority(standing, reasons);
         if self.settled() || priority == Priority::OWNER || mutants::off("bgp-settle") {
             return priority;
         }

@@ -5,14 +5,13 @@
 //! own verdicts only: an operator's drain, a stop and the end of a session are no flaps.
 
 use crate::config::Damping;
+use crate::damping::Fading;
 use std::time::{Duration, Instant};
 
 /// One unit's penalty.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Penalty {
-    /// At `at`.
-    penalty: f64,
-    at: Option<Instant>,
+    penalty: Fading,
     until: Option<Instant>,
 }
 
@@ -23,20 +22,13 @@ impl Penalty {
             (f64::from(Damping::PENALTY), f64::from(damping.suppress), f64::from(damping.reuse));
         // More than this can't be worked off in `max`, so it needn't be remembered.
         let ceiling = reuse * (damping.max.as_secs_f64() / half_life(damping)).exp2();
-        self.penalty = (self.left(now, damping) + one).min(ceiling.max(one));
-        self.at = Some(now);
-        if self.penalty > suppress {
-            let halvings = (self.penalty / reuse.max(1.0)).log2().max(0.0);
+        let penalty = self.penalty.add(now, damping.half_life, one, ceiling.max(one));
+        if penalty > suppress {
+            let halvings = (penalty / reuse.max(1.0)).log2().max(0.0);
             let wait = Duration::try_from_secs_f64(halvings * half_life(damping)).unwrap_or(damping.max);
             self.until = Some(now + wait.min(damping.max));
         }
         self.held_until(now)
-    }
-
-    /// What is left of the penalty.
-    pub(crate) fn left(&self, now: Instant, damping: &Damping) -> f64 {
-        let Some(at) = self.at else { return 0.0 };
-        self.penalty * (-(now.saturating_duration_since(at).as_secs_f64() / half_life(damping))).exp2()
     }
 
     /// Until when it is held back.
@@ -93,7 +85,7 @@ mod tests {
             for gap in gaps {
                 if let Some(until) = penalty.flap(now, &LIMITS) {
                     prop_assert!(until - now <= LIMITS.max);
-                    prop_assert!(penalty.left(until, &LIMITS) <= f64::from(LIMITS.reuse) * 1.01);
+                    prop_assert!(penalty.penalty.left(until, LIMITS.half_life) <= f64::from(LIMITS.reuse) * 1.01);
                 }
                 now += Duration::from_millis(gap);
             }

@@ -1,5 +1,6 @@
 //! The verdict of a status, its line, and what somebody should look at, each with its remedy.
 
+use super::planes;
 use super::sessions;
 use super::{ChecksumMismatch, NeighborStatus, PeerStatus, Verdict, VipStatus, Warning};
 use crate::config::VipId;
@@ -71,6 +72,9 @@ pub(super) fn judge(
             let text = format!("this node can't serve {}: {}", vip.name, first(&vip.reasons));
             worse(Verdict::Degraded, text, "repair what the reason names");
         }
+    }
+    for (to, Warning { text, remedy }) in planes::warnings(node) {
+        worse(to, text, &remedy);
     }
     for (to, text, remedy) in sessions::warnings(node, neighbors, now) {
         worse(to, text, remedy);
@@ -201,6 +205,8 @@ mod tests {
             interval_ms: 100,
             fitness: "fit".to_owned(),
             fitness_age_ms: 0,
+            standing: "good".to_owned(),
+            hold_down: None,
             fail_open: false,
             reasons: Vec::new(),
             peers: Vec::new(),

@@ -2,6 +2,8 @@
 //! scenario must fail.
 
 use super::lab::*;
+#[cfg(feature = "mutants")]
+use super::planes;
 use crate::config::{Damping, Partition};
 use crate::drain::{LAST_NODE, PEER_UNKNOWN};
 use crate::io::Answer;
@@ -10,11 +12,11 @@ use holdfast_statesync::channel::PeerId;
 use holdfast_statesync::message::Message;
 use holdfast_vrrp::{LegId, State};
 
-type Verdict = Result<(), String>;
+pub(crate) type Verdict = Result<(), String>;
 #[cfg(feature = "mutants")]
 type Scenario = fn() -> Verdict;
 
-fn expect(what: &str, holds: bool) -> Verdict {
+pub(crate) fn expect(what: &str, holds: bool) -> Verdict {
     if holds { Ok(()) } else { Err(what.to_owned()) }
 }
 
@@ -219,7 +221,7 @@ fn an_owner_probes_before_it_yields() {
 #[cfg(feature = "mutants")]
 #[test]
 fn each_scenario_fails_without_its_guard() {
-    let scenarios: [(&str, Scenario); 14] = [
+    let scenarios: [(&str, Scenario); 25] = [
         ("interlock-last-node", last_node_refuses),
         ("fresh-claim-only", stale_word_refuses),
         ("shared-vips-only", only_shared_vips_are_touched),
@@ -234,9 +236,21 @@ fn each_scenario_fails_without_its_guard() {
         ("damping", a_flapping_unit_is_damped),
         ("bgp-settle", an_owner_without_routers_is_preempted),
         ("address-before-route", the_route_waits_for_its_address),
+        ("saturated-stays", planes::a_full_owner_stays),
+        ("saturated-works", planes::a_stopped_one_is_not_full),
+        ("hung-without-checks", planes::looks_alone_tell_that_it_hangs),
+        ("sick-compares", planes::a_sick_owner_that_hears_of_nobody_stays),
+        ("poor-margin", planes::what_all_share_moves_nothing),
+        ("poor-leaves", planes::a_sick_owner_leaves_for_a_better_one),
+        ("poor-beats-bad", planes::a_dead_one_leaves_for_one_that_answers),
+        ("best-standing", planes::the_best_is_told_to_take_it),
+        ("stands-behind", planes::an_unsupervised_one_lets_others_go_first),
+        ("conntrack-defers", planes::a_full_table_lets_others_go_first),
+        ("hold-down", planes::who_lost_it_often_lets_others_go_first),
     ];
-    assert_eq!(scenarios.map(|(guard, _)| guard), crate::mutants::NAMES);
     for (guard, scenario) in scenarios {
         assert!(crate::mutants::with_off(guard, scenario).is_err(), "passes without {guard}");
     }
+    let tested: Vec<&str> = scenarios.iter().map(|(guard, _)| *guard).collect();
+    assert_eq!(tested, crate::mutants::NAMES);
 }

@@ -32,6 +32,10 @@ pub(crate) fn ms(n: u64) -> Duration {
 pub(crate) enum Probes {
     Good,
     Bad,
+    /// Answered, with a status that isn't wanted.
+    Status,
+    /// The same of one check only.
+    StatusOf(CheckId),
     Silent,
 }
 
@@ -52,6 +56,8 @@ pub(crate) struct Host {
     pub vmacs: BTreeMap<Vmac, u32>,
     pub route_errno: Option<i32>,
     pub probes: Probes,
+    /// What looks at its balancer give.
+    pub plane: Option<PlaneReport>,
     pub send_errno: Option<i32>,
     /// Legs whose adverts can't be sent.
     pub mute_legs: BTreeSet<LegId>,
@@ -84,7 +90,7 @@ enum Ev {
     Link(Link),
     LinkGone(u32),
     Probed(VipId, IpAddr, ProbeOutcome),
-    Check(CheckId, u64, bool),
+    Check(CheckId, u64, Option<Failure>),
     Bgp(NeighborId, routers::Said),
     /// For this router, from the host.
     Router(usize, routers::Said),
@@ -235,6 +241,7 @@ impl Lab {
             route_errno: None,
             probes: Probes::Good,
             dead_backends: BTreeSet::new(),
+            plane: None,
             send_errno: None,
             mute_legs: BTreeSet::new(),
             add_errno: None,
@@ -356,6 +363,21 @@ impl Lab {
     pub(crate) fn revive_balancer(&mut self, i: usize) {
         self.hosts[i].probes = Probes::Good;
         self.balancer(i, BalancerState::Alive { pid: 8 });
+    }
+
+    /// Runs, and looks at every balancer twice a second meanwhile, as an adapter would.
+    pub(crate) fn looking(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            for i in 0..self.hosts.len() {
+                let Some(plane) = &mut self.hosts[i].plane else { continue };
+                let runs = !plane.stopped && !matches!(plane.admin, Admin::Silent { .. });
+                plane.cpu_ticks = plane.cpu_ticks.map(|ticks| ticks + u64::from(runs));
+                let report = plane.clone();
+                self.feed(i, Input::Plane { balancer: BalancerId(0), report });
+            }
+            self.run(ms(500).min(end - self.now));
+        }
     }
 
     pub(crate) fn link(&mut self, i: usize, up: bool) {
@@ -599,9 +621,9 @@ impl Lab {
             Ev::Addr(address) => self.feed(i, Input::Address(address)),
             Ev::AddrGone(ifindex, ip, prefix) => self.feed(i, Input::AddressGone { ifindex, ip, prefix }),
             Ev::Probed(vip, target, outcome) => self.feed(i, Input::Probed { vip, target, outcome }),
-            Ev::Check(check, sequence, good) => {
-                let error = CheckError::from("connection refused".to_owned());
-                let result = if good { Ok(()) } else { Err(error) };
+            Ev::Check(check, sequence, failure) => {
+                let what = if failure == Some(Failure::Answered) { "status 503" } else { "connection refused" };
+                let result = failure.map_or(Ok(()), |how| Err(CheckError { what: what.to_owned(), how }));
                 self.feed(i, Input::CheckDone { check, sequence, result });
             }
         }

@@ -44,12 +44,16 @@ impl Lab {
             Output::StartCheck { check, sequence, .. } if usize::from(check.0) >= self.hosts[i].config.checks.len() => {
                 let backend = check.0 - u16::try_from(self.hosts[i].config.checks.len()).expect("a few");
                 let ok = !self.hosts[i].dead_backends.contains(&backend);
-                self.push(ms(1), i, Ev::Check(check, sequence, ok));
+                self.push(ms(1), i, Ev::Check(check, sequence, (!ok).then_some(Failure::Other)));
             }
             Output::StartCheck { check, sequence, .. } => match self.hosts[i].probes {
-                Probes::Good => self.push(ms(1), i, Ev::Check(check, sequence, true)),
-                Probes::Bad => self.push(ms(1), i, Ev::Check(check, sequence, false)),
-                Probes::Silent => self.push(ms(60), i, Ev::Check(check, sequence, true)),
+                Probes::Good => self.push(ms(1), i, Ev::Check(check, sequence, None)),
+                Probes::Bad => self.push(ms(1), i, Ev::Check(check, sequence, Some(Failure::Other))),
+                Probes::Status => self.push(ms(1), i, Ev::Check(check, sequence, Some(Failure::Answered))),
+                Probes::StatusOf(bad) => {
+                    self.push(ms(1), i, Ev::Check(check, sequence, (bad == check).then_some(Failure::Answered)));
+                }
+                Probes::Silent => self.push(ms(60), i, Ev::Check(check, sequence, None)),
             },
             Output::Event(event) => {
                 self.hosts[i].last_event = event.id;

@@ -1,0 +1,132 @@
+//! From evidence to a verdict: a pure function of what is known of one balancer.
+
+use super::{Sign, Verdict};
+use crate::config::{BalancerId, BalancerKind, Check, CheckId, Config, Probe};
+use crate::io::{Admin, BalancerState, Failure};
+use crate::world::{CheckState, World};
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+/// Whether what a check finds says something of a balancer.
+pub(crate) fn asks_balancer(check: &Check) -> bool {
+    !check.shared && !matches!(check.probe, Probe::Gateway { .. })
+}
+
+/// The checks that ask a balancer: of every VIP that it serves.
+pub(crate) fn checks_of(config: &Config, balancer: BalancerId) -> Vec<CheckId> {
+    let vips = config.vips.iter().filter(|vip| vip.balancers.contains(&balancer));
+    let checks: BTreeSet<CheckId> = vips.flat_map(|vip| vip.checks.iter().copied()).collect();
+    let asks = |id: &CheckId| config.checks.get(usize::from(id.0)).is_some_and(asks_balancer);
+    checks.into_iter().filter(asks).collect()
+}
+
+/// The verdict on a balancer and the signs that it rests on, the weightiest first. `checks`: as [`checks_of`] gives.
+pub(crate) fn judge(
+    config: &Config,
+    world: &World,
+    now: Instant,
+    id: BalancerId,
+    checks: &[CheckId],
+) -> (Verdict, Vec<Sign>) {
+    let Some(view) = world.balancers.get(usize::from(id.0)) else { return (Verdict::Unknown, Vec::new()) };
+    match &view.state {
+        BalancerState::Gone { why, .. } => return (Verdict::Dead, vec![Sign::Gone(why.clone())]),
+        BalancerState::Unknown { why } => return (Verdict::Unknown, vec![Sign::NotFound(why.clone())]),
+        BalancerState::Alive { .. } => {}
+    }
+    let mut signs = Vec::new();
+    let (mut mute, mut answered, mut unknown) = (false, false, false);
+    for id in checks {
+        let index = usize::from(id.0);
+        let (Some(check), Some(seen)) = (config.checks.get(index), world.checks.get(index)) else { continue };
+        let name = check.name.as_str().to_owned();
+        match (seen.state, world.failing.get(index).and_then(|f| f.as_ref()).map(|f| f.how)) {
+            (CheckState::Failed, Some(Failure::Answered)) => {
+                answered = true;
+                signs.push(Sign::CheckAnswered(name));
+            }
+            (CheckState::Failed, Some(Failure::Silent)) => {
+                mute = true;
+                signs.push(Sign::CheckSilent(name));
+            }
+            // It has begun to pass again, and hasn't passed often enough: what it failed by before.
+            (CheckState::Failed, Some(Failure::Other) | None) => {
+                mute = true;
+                signs.push(Sign::CheckFails(name));
+            }
+            (CheckState::Unknown, _) => {
+                unknown = true;
+                signs.push(Sign::CheckUnknown(name));
+            }
+            (CheckState::Passed, _) => {}
+        }
+    }
+    let Some(plane) = view.plane.as_ref().filter(|plane| plane.fresh(now)) else {
+        let verdict = match (mute, answered, unknown) {
+            (true, ..) => Verdict::Failing,
+            (_, true, _) => Verdict::Sick,
+            (.., true) => Verdict::Unknown,
+            _ => Verdict::Serving,
+        };
+        return (verdict, signs);
+    };
+    let report = &plane.report;
+    match &report.admin {
+        Admin::Silent { why } => signs.push(Sign::AdminSilent(why.clone())),
+        // An answer is worth telling where something else is wrong.
+        Admin::Answers { took } if mute || answered => signs.push(Sign::AdminAnswers(*took)),
+        Admin::Answers { .. } | Admin::NotConfigured => {}
+    }
+    let stuck = plane.no_progress().filter(|sign| *sign == Sign::Stopped || plane.says_nothing() && mute);
+    let full: Vec<Sign> = plane.full().collect();
+    // nginx answers for itself through the workers that are full.
+    let same = config.balancers.get(usize::from(id.0)).is_some_and(|b| b.kind == BalancerKind::Nginx);
+    let saturated = !full.is_empty() && plane.works(same);
+    signs.extend(full);
+    let empty = report.backends.filter(|pool| pool.up == 0 && pool.total > 0);
+    match (empty, report.backends) {
+        (Some(pool), _) => signs.push(Sign::NoBackend(pool)),
+        (None, Some(pool)) if answered => signs.push(Sign::Backends(pool)),
+        _ => {}
+    }
+    let hangs = stuck.is_some() && plane.says_nothing();
+    signs.extend(stuck);
+    if report.leaving {
+        signs.push(Sign::Leaving);
+    }
+    if !report.supervised {
+        signs.push(Sign::NoMaster);
+    }
+    if report.reload.failed > 0 {
+        signs.push(Sign::ReloadFailed(report.reload.failed));
+    }
+    if report.reload.running {
+        signs.push(Sign::Reloads(report.reload.old.len()));
+    }
+    // Without a check the looks must do; one that has a check waits for its `fall`.
+    let hung = if checks.is_empty() { plane.hangs_by_looks() } else { mute && hangs };
+    let verdict = if hung {
+        Verdict::Hung
+    } else if mute && !saturated {
+        Verdict::Failing
+    } else if empty.is_some() {
+        Verdict::PoolEmpty
+    } else if answered {
+        Verdict::Sick
+    } else if report.leaving {
+        Verdict::Leaving
+    } else if saturated {
+        Verdict::Saturated
+    } else if unknown {
+        Verdict::Unknown
+    } else if !report.supervised {
+        Verdict::Unsupervised
+    } else if report.reload.failed > 0 {
+        Verdict::BadReload
+    } else if report.reload.running {
+        Verdict::Reloading
+    } else {
+        Verdict::Serving
+    };
+    (verdict, signs)
+}
