@@ -87,7 +87,8 @@ pub(super) fn ask(o: &Options<'_>) -> Result<Outcome> {
     };
     let same = agent.worker()? == worker;
 
-    let limit = LATE_MS + if o.strict { 0.0 } else { machine_late_ms };
+    // On a shared machine, in an everyday build: three times the figure, and what the machine was late.
+    let limit = if o.strict { LATE_MS } else { 3.0 * LATE_MS + machine_late_ms };
     let count = late.iter().filter(|l| **l > limit).count();
     // That so many came says that none was left out at the end.
     let enough = late.len() as f64 >= span_ms / ms_between(0, INTERVAL) * 0.95;
