@@ -2,18 +2,32 @@
 //!
 //! Start-anchored: the next probe starts `interval` after the start of the last one, whatever that one does. A probe
 //! that has no result at start + `timeout` counts as a failure at that moment, and what it says later is only counted:
-//! a stuck target delays nothing. Each result resets the other counter.
+//! a stuck target delays nothing. Each result resets the other counter. While the results agree with the state, a probe
+//! starts up to `jitter` earlier than that, so that many checks on many nodes don't ask in step; never later.
+//!
+//! A group has no schedule: its state follows from those of its members ([`group`]).
 //!
 //! This module refuses to judge what a verdict means for a VIP ([`crate::decide`] does).
 
-use crate::config::{Check, CheckId};
+mod detection;
+mod group;
+
+pub use detection::{Range, detection, recovery};
+
+use crate::config::{Check, CheckId, Probe};
 use crate::world::{CheckState, CheckView};
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng as _, SeedableRng as _};
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Probes of one check that may be out at a time (a timeout longer than the interval); full: the next one waits for
 /// the first deadline.
 const OUTSTANDING_MAX: usize = 32;
+/// The seed makes other random numbers too: these are apart from them.
+const STREAM: u64 = u64::from_be_bytes(*b"a-checks");
+/// Longest note that is kept, in characters.
+const NOTE_MAX: usize = 200;
 
 /// What happened to a check; the caller writes the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,27 +38,47 @@ pub(crate) struct Verdict {
     pub failure: Option<String>,
     /// The state changed to this.
     pub changed: Option<CheckState>,
+    /// A group's: which members make it so, in words.
+    pub why: Option<String>,
+    /// What somebody should know is another than before.
+    pub noted: bool,
     /// Something that decisions depend on changed.
     pub news: bool,
+}
+
+/// What is known of a check beside its verdict.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Counts<'c> {
+    pub successes: u32,
+    pub failures: u32,
+    /// The last result with its time.
+    pub last: Option<&'c (Instant, Result<(), String>)>,
+    /// What somebody should know though it changes no verdict.
+    pub note: Option<&'c str>,
 }
 
 /// One check's schedule.
 #[derive(Debug)]
 struct Schedule {
-    next_start: Instant,
+    /// `None`: nothing is asked.
+    next_start: Option<Instant>,
     last_start: Option<Instant>,
+    /// So much before its time the next one may start.
+    early: Duration,
     sequence: u64,
     /// Sequence and deadline of the probes that are out.
     out: BTreeMap<u64, Instant>,
     successes: u32,
     failures: u32,
     last: Option<(Instant, Result<(), String>)>,
+    note: Option<String>,
 }
 
 /// All checks. Verdicts are kept in the world's views, which the caller passes in.
 #[derive(Debug)]
 pub(crate) struct Checks {
     schedules: Vec<Schedule>,
+    random: ChaCha8Rng,
     /// Results that came too late or twice.
     pub(crate) late: u64,
 }
@@ -54,21 +88,26 @@ pub(crate) struct Checks {
 pub(crate) struct Start {
     pub check: CheckId,
     pub sequence: u64,
-    pub timeout: std::time::Duration,
+    pub timeout: Duration,
 }
 
 impl Checks {
-    pub(crate) fn new(count: usize, now: Instant) -> Self {
-        let schedule = |_| Schedule {
-            next_start: now,
+    /// `seed` makes the jitter.
+    pub(crate) fn new(checks: &[Check], seed: [u8; 32], now: Instant) -> Self {
+        let schedule = |check: &Check| Schedule {
+            next_start: (!matches!(check.probe, Probe::Group(_))).then_some(now),
             last_start: None,
+            early: Duration::ZERO,
             sequence: 0,
             out: BTreeMap::new(),
             successes: 0,
             failures: 0,
             last: None,
+            note: None,
         };
-        Self { schedules: (0..count).map(schedule).collect(), late: 0 }
+        let mut random = ChaCha8Rng::from_seed(seed);
+        random.set_stream(STREAM);
+        Self { schedules: checks.iter().map(schedule).collect(), random, late: 0 }
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
@@ -83,56 +122,67 @@ impl Checks {
         views: &mut [CheckView],
     ) -> (Vec<Verdict>, Vec<Start>) {
         let (mut verdicts, mut starts) = (Vec::new(), Vec::new());
-        let each = (0..).map(CheckId).zip(&mut self.schedules).zip(checks).zip(views);
+        let each = (0..).map(CheckId).zip(&mut self.schedules).zip(checks).zip(views.iter_mut());
         for (((id, schedule), check), view) in each {
             while let Some((&sequence, _)) = schedule.out.iter().find(|(_, deadline)| **deadline <= now) {
                 schedule.out.remove(&sequence);
                 let failure = Some(format!("no answer in {} ms", check.timeout.as_millis()));
                 verdicts.push(schedule.result(now, check, id, sequence, failure, view));
             }
-            if schedule.next_start <= now && schedule.out.len() < OUTSTANDING_MAX {
+            if schedule.next_start.is_some_and(|at| at <= now) && schedule.out.len() < OUTSTANDING_MAX {
                 schedule.sequence += 1;
                 schedule.last_start = Some(now);
+                schedule.early = early(&mut self.random, check.jitter);
                 schedule.out.insert(schedule.sequence, now + check.timeout);
                 // After a stall one probe makes up for all that were missed.
-                schedule.next_start = now + schedule.pace(check, view);
+                schedule.next_start = Some(now + schedule.pace(check, view));
                 starts.push(Start { check: id, sequence: schedule.sequence, timeout: check.timeout });
             }
+        }
+        if !verdicts.is_empty() {
+            verdicts.extend(self.groups(now, checks, views));
         }
         (verdicts, starts)
     }
 
-    /// A result. `None`: late, unknown, or given twice.
+    /// A result, and what it makes of the groups that the check is in. Empty: late, unknown, or given twice.
     pub(crate) fn done(
         &mut self,
         now: Instant,
         id: CheckId,
         sequence: u64,
-        failure: Option<String>,
+        (failure, note): (Option<String>, Option<String>),
         checks: &[Check],
         views: &mut [CheckView],
-    ) -> Option<Verdict> {
+    ) -> Vec<Verdict> {
         let index = usize::from(id.0);
-        let (schedule, check, view) = (self.schedules.get_mut(index)?, checks.get(index)?, views.get_mut(index)?);
-        match schedule.out.remove(&sequence) {
-            // The deadline is the node's: an answer that comes after it is no answer.
-            Some(deadline) if now <= deadline || failure.is_some() => {
-                Some(schedule.result(now, check, id, sequence, failure, view))
-            }
-            Some(_) => {
-                self.late += 1;
-                let failure = Some(format!("no answer in {} ms", check.timeout.as_millis()));
-                Some(schedule.result(now, check, id, sequence, failure, view))
-            }
-            None => {
-                self.late += 1;
-                None
-            }
+        let (Some(schedule), Some(check), Some(view)) =
+            (self.schedules.get_mut(index), checks.get(index), views.get_mut(index))
+        else {
+            return Vec::new();
+        };
+        let Some(deadline) = schedule.out.remove(&sequence) else {
+            self.late += 1;
+            return Vec::new();
+        };
+        // The deadline is the node's: an answer that comes after it is no answer.
+        let late = now > deadline && failure.is_none();
+        self.late += u64::from(late);
+        let failure = if late { Some(format!("no answer in {} ms", check.timeout.as_millis())) } else { failure };
+        let mut verdict = schedule.result(now, check, id, sequence, failure, view);
+        let note = note.map(|note| note.chars().take(NOTE_MAX).collect());
+        // What was known of a certificate stays true though there is no answer at the moment.
+        if verdict.failure.is_none() || note.is_some() {
+            verdict.noted = note.is_some() && note != schedule.note;
+            schedule.note = note;
         }
+        let mut verdicts = vec![verdict];
+        verdicts.extend(self.groups(now, checks, views));
+        verdicts
     }
 
     /// This node stood still for `late`: answers may be there that it had no time to read.
-    pub(crate) fn stalled(&mut self, late: std::time::Duration) {
+    pub(crate) fn stalled(&mut self, late: Duration) {
         for schedule in &mut self.schedules {
             for deadline in schedule.out.values_mut() {
                 *deadline += late;
@@ -141,7 +191,7 @@ impl Checks {
     }
 
     /// What this check asks is new: what it said so far, and what is out, says nothing. It has to pass `rise` times
-    /// again, at the fast pace.
+    /// again, at the fast pace. Of a group: what each of its members asks.
     pub(crate) fn forget(&mut self, id: CheckId, now: Instant, checks: &[Check], views: &mut [CheckView]) {
         let index = usize::from(id.0);
         let (Some(schedule), Some(check), Some(view)) =
@@ -156,20 +206,59 @@ impl Checks {
             view.state = CheckState::Unknown;
             view.since = now;
         }
-        schedule.next_start = schedule.last_start.map_or(now, |start| now.max(start + schedule.pace(check, view)));
+        let again = |at| schedule.last_start.map_or(at, |start: Instant| now.max(start + schedule.pace(check, view)));
+        schedule.next_start = schedule.next_start.map(|_| again(now));
+        // Members stand before their group: this ends.
+        for member in check.probe.members().filter(|member| *member < id) {
+            self.forget(member, now, checks, views);
+        }
     }
 
-    /// Successes and failures in a row, and the last result with its time.
-    #[allow(clippy::type_complexity, reason = "read in one place")]
-    pub(crate) fn counts(&self, id: CheckId) -> (u32, u32, Option<&(Instant, Result<(), String>)>) {
-        let schedule = self.schedules.get(usize::from(id.0));
-        schedule.map_or((0, 0, None), |s| (s.successes, s.failures, s.last.as_ref()))
+    /// What is known of a check beside its verdict.
+    pub(crate) fn counts(&self, id: CheckId) -> Counts<'_> {
+        let none = Counts { successes: 0, failures: 0, last: None, note: None };
+        self.schedules.get(usize::from(id.0)).map_or(none, |s| Counts {
+            successes: s.successes,
+            failures: s.failures,
+            last: s.last.as_ref(),
+            note: s.note.as_deref(),
+        })
     }
+
+    /// What the groups are now, where that is another than before. Members stand before their groups, so one pass does.
+    fn groups(&self, now: Instant, checks: &[Check], views: &mut [CheckView]) -> Vec<Verdict> {
+        let mut verdicts = Vec::new();
+        for (id, check) in (0..).map(CheckId).zip(checks) {
+            let Probe::Group(group) = &check.probe else { continue };
+            let (state, clean) = group::judge(group, views);
+            let Some(view) = views.get(usize::from(id.0)).filter(|view| (view.state, view.clean) != (state, clean))
+            else {
+                continue;
+            };
+            let changed = (view.state != state).then_some(state);
+            let (why, event) = (group::why(group, checks, views), group::cause(group, views));
+            if let Some(view) = views.get_mut(usize::from(id.0)) {
+                (view.state, view.clean) = (state, clean);
+                view.event = event.or(view.event);
+                view.since = changed.map_or(view.since, |_| now);
+            }
+            verdicts.push(Verdict { check: id, sequence: 0, failure: None, changed, why, noted: false, news: true });
+        }
+        verdicts
+    }
+}
+
+/// A part of `jitter`.
+fn early(random: &mut ChaCha8Rng, jitter: Duration) -> Duration {
+    if jitter.is_zero() {
+        return Duration::ZERO;
+    }
+    jitter.mul_f64(f64::from(random.next_u32()) / f64::from(u32::MAX))
 }
 
 impl Schedule {
     fn wake(&self) -> Option<Instant> {
-        let start = (self.out.len() < OUTSTANDING_MAX).then_some(self.next_start);
+        let start = self.next_start.filter(|_| self.out.len() < OUTSTANDING_MAX);
         self.out.values().copied().chain(start).min()
     }
 
@@ -181,8 +270,12 @@ impl Schedule {
         }
     }
 
-    fn pace(&self, check: &Check, view: &CheckView) -> std::time::Duration {
-        if self.disagrees(view) { check.fast_interval.min(check.interval) } else { check.interval }
+    fn pace(&self, check: &Check, view: &CheckView) -> Duration {
+        if self.disagrees(view) {
+            check.fast_interval.min(check.interval)
+        } else {
+            check.interval.saturating_sub(self.early)
+        }
     }
 
     fn result(
@@ -216,163 +309,14 @@ impl Schedule {
         self.last = Some((now, failure.clone().map_or(Ok(()), Err)));
         if let Some(start) = self.last_start {
             // A result that disagrees brings the next probe forward, one that agrees again puts it back.
-            self.next_start = now.max(start + self.pace(check, view));
+            self.next_start = Some(now.max(start + self.pace(check, view)));
         }
         // A success can end what a single failure began: `rise` counts without a change of state.
         let news = (view.state, view.clean) != before;
-        Verdict { check: id, sequence, failure, changed: (view.state != before.0).then_some(view.state), news }
+        let changed = (view.state != before.0).then_some(view.state);
+        Verdict { check: id, sequence, failure, changed, why: None, noted: false, news }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::{Name, Probe};
-    use std::time::Duration;
-
-    fn ms(n: u64) -> Duration {
-        Duration::from_millis(n)
-    }
-
-    fn check(interval: u64, timeout: u64) -> Check {
-        Check {
-            name: Name::new("web").expect("a name"),
-            probe: Probe::Tcp { address: "127.0.0.1:80".parse().expect("an address") },
-            interval: ms(interval),
-            fast_interval: ms(50),
-            timeout: ms(timeout),
-            fall: 2,
-            rise: 3,
-            shared: false,
-        }
-    }
-
-    struct Bench {
-        checks: Checks,
-        config: Vec<Check>,
-        views: Vec<CheckView>,
-        start: Instant,
-        now: Instant,
-    }
-
-    impl Bench {
-        fn new(check: Check) -> Self {
-            #[allow(clippy::disallowed_methods, reason = "the origin of virtual time")]
-            let now = Instant::now();
-            let view = CheckView { state: CheckState::Unknown, clean: false, since: now, event: None };
-            Self { checks: Checks::new(1, now), config: vec![check], views: vec![view], start: now, now }
-        }
-
-        /// Goes to the next thing that is due: when it is, in milliseconds, and what it brings.
-        fn next(&mut self) -> (u128, Vec<Verdict>, Vec<Start>) {
-            self.now = self.checks.poll_timeout().expect("always something to do").max(self.now);
-            let (verdicts, starts) = self.checks.timer(self.now, &self.config, &mut self.views);
-            ((self.now - self.start).as_millis(), verdicts, starts)
-        }
-
-        fn done(&mut self, sequence: u64, ok: bool) -> Option<Verdict> {
-            let failure = (!ok).then(|| "refused".to_owned());
-            self.checks.done(self.now, CheckId(0), sequence, failure, &self.config, &mut self.views)
-        }
-    }
-
-    #[test]
-    fn the_first_probe_starts_at_once_and_quick_ones_follow_until_rise() {
-        let mut bench = Bench::new(check(500, 200));
-        let mut times = vec![];
-        for sequence in 1..=4 {
-            let (at, _, starts) = bench.next();
-            assert_eq!(starts.len(), 1);
-            times.push(at);
-            bench.done(sequence, true);
-        }
-        assert_eq!(times, [0, 50, 100, 600], "rise is 3; after it the interval counts from the start of the third");
-        assert_eq!(bench.views[0].state, CheckState::Passed);
-    }
-
-    #[test]
-    fn a_stuck_target_delays_nothing_and_fails_at_its_deadline() {
-        let mut bench = Bench::new(check(50, 120));
-        let mut starts = vec![];
-        let mut failures = vec![];
-        while starts.len() < 5 {
-            let (at, verdicts, started) = bench.next();
-            starts.extend(started.iter().map(|_| at));
-            failures.extend(verdicts.iter().map(|v| (at, v.sequence)));
-        }
-        assert_eq!(starts, [0, 50, 100, 150, 200], "start-anchored");
-        assert_eq!(failures, [(120, 1), (170, 2)]);
-        assert_eq!(bench.views[0].state, CheckState::Failed);
-        assert_eq!(bench.done(1, true), None, "a late answer changes nothing");
-        assert_eq!(bench.checks.late, 1);
-    }
-
-    #[test]
-    fn each_result_resets_the_other_counter() {
-        let mut bench = Bench::new(check(100, 40));
-        // fall 2, rise 3: no two failures in a row, so never failed; then two in a row.
-        for (sequence, ok) in (1..).zip([true, true, true, false, true, false, true, true, false]) {
-            while bench.next().2.is_empty() {}
-            bench.done(sequence, ok);
-            assert_ne!(bench.views[0].state, CheckState::Failed, "after {sequence}");
-        }
-        assert!(!bench.views[0].clean, "but a backup would be out");
-        while bench.next().2.is_empty() {}
-        let verdict = bench.done(10, false).expect("in time");
-        assert_eq!(verdict.changed, Some(CheckState::Failed));
-    }
-
-    #[test]
-    fn one_result_that_disagrees_brings_the_next_probe_forward() {
-        let mut bench = Bench::new(check(1_000, 40));
-        for sequence in 1..=3 {
-            bench.next();
-            bench.done(sequence, true);
-        }
-        let (at, ..) = bench.next();
-        assert_eq!(at, 1_100);
-        bench.done(4, false);
-        let (at, ..) = bench.next();
-        assert_eq!(at, 1_150, "fast_interval after the start of the one that failed");
-    }
-
-    #[test]
-    fn after_a_stall_outstanding_probes_get_the_time_that_was_lost() {
-        let mut bench = Bench::new(check(100, 40));
-        bench.next();
-        bench.now += ms(5_000);
-        bench.checks.stalled(ms(5_000));
-        let verdict = bench.done(1, true).expect("not late: we were");
-        assert_eq!(verdict.failure, None);
-    }
-
-    /// keepalived issues with scripts that hang: the next run was only planned when the last one had ended.
-    #[test]
-    fn a_program_that_hangs_and_ignores_sigterm_is_a_fault_within_two_intervals_and_its_timeout() {
-        let (interval, timeout) = (1_000, 500);
-        let mut bench = Bench::new(Check { fast_interval: ms(interval), ..check(interval, timeout) });
-        let mut up = vec![];
-        for sequence in 1..=3 {
-            let (at, ..) = bench.next();
-            bench.done(sequence, true);
-            up.push(at);
-        }
-        assert_eq!(bench.views[0].state, CheckState::Passed);
-        // From now on it sleeps for ten seconds. The keeper needs another 500 ms to get rid of each run, and says so.
-        let hangs_since = bench.now;
-        let mut killed = Vec::new();
-        while bench.views[0].state == CheckState::Passed {
-            let (_, _, starts) = bench.next();
-            killed.extend(starts.iter().map(|start| (bench.now + ms(timeout + 500), start.sequence)));
-            let now = bench.now;
-            let over: Vec<u64> = killed.iter().filter(|(at, _)| *at <= now).map(|(_, sequence)| *sequence).collect();
-            for sequence in over {
-                assert_eq!(bench.done(sequence, false), None, "the deadline was quicker");
-            }
-        }
-        let took = bench.now - hangs_since;
-        assert_eq!(took, ms(2 * interval + timeout), "the first run that hangs starts an interval later");
-        let (_, _, starts) = bench.next();
-        assert_eq!(starts.len(), 1, "and the next run is planned");
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@ mod balancer;
 mod bgp;
 mod conntrack;
 mod nft;
+mod probe;
 mod vip;
 
 pub use balancer::{Admin, Balancer, BalancerKind, HttpAt, POLL, ProcessSource};
@@ -16,11 +17,15 @@ pub use nft::{
     Affinity, BACKEND_CHECKS_MAX, BACKENDS_MAX, Backend, BackendSet, NatMode, Nft, SERVICES_MAX, SETS_MAX, SNAT_MAX,
     Service, SetId, Transport, WEIGHT_MAX,
 };
+pub use probe::{
+    Canary, Check, Datagram, Endpoint, File, GatewayMethod, Group, GroupMember, Http, HttpMethod, Payload, Probe,
+    ProxyVersion, Stream, Tls,
+};
 pub use vip::{AnnounceConfig, Leg, Member, Partition, Route, Rule, Track, Tracked, Vip, VipAddress, VrrpConfig};
 
 use serde::{Serialize, Serializer};
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -124,76 +129,6 @@ pub struct Config {
     pub conntrack: Conntrack,
     /// Where changes of state are written in keepalived's form.
     pub fifo: Option<PathBuf>,
-}
-
-/// A readiness check.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Check {
-    /// Unique among checks.
-    pub name: Name,
-    /// What it does.
-    pub probe: Probe,
-    /// From start to start of two probes.
-    #[serde(rename = "interval_ms", serialize_with = "milliseconds")]
-    pub interval: Duration,
-    /// Used while one result disagrees with the state.
-    #[serde(rename = "fast_interval_ms", serialize_with = "milliseconds")]
-    pub fast_interval: Duration,
-    /// Without an answer until then it counts as failed; never longer than `interval`.
-    #[serde(rename = "timeout_ms", serialize_with = "milliseconds")]
-    pub timeout: Duration,
-    /// Failures in a row until it counts as failed, ≥ 1.
-    pub fall: u8,
-    /// Successes in a row until it counts as passed, ≥ 1.
-    pub rise: u8,
-    /// Depends on something every node shares: may warn, never withdraws.
-    pub shared: bool,
-}
-
-/// What a check does.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Probe {
-    /// GET; success is a complete response with a status in `expect`.
-    Http {
-        /// Where to connect.
-        address: SocketAddr,
-        /// The Host header.
-        host: String,
-        /// Path and query.
-        path: String,
-        /// Ranges of statuses that pass, both ends included.
-        expect: Vec<(u16, u16)>,
-    },
-    /// The connection is accepted.
-    Tcp {
-        /// Where to connect.
-        address: SocketAddr,
-    },
-    /// Exit status 0. Absolute path, no shell; run by the keeper.
-    Exec {
-        /// The program and its arguments.
-        argv: Vec<String>,
-    },
-    /// A router or another host of the segment answers.
-    Gateway {
-        /// Who is asked.
-        target: IpAddr,
-        /// Out of this interface; `None`: as the host routes (Icmp only).
-        interface: Option<InterfaceName>,
-        /// How it is asked.
-        method: GatewayMethod,
-    },
-}
-
-/// How a gateway is asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GatewayMethod {
-    /// ARP request or neighbour solicitation.
-    Neighbour,
-    /// ICMP echo request.
-    Icmp,
 }
 
 /// What the last node does when it can't serve either.

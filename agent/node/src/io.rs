@@ -54,8 +54,9 @@ pub enum Input<'a> {
     /// The keeper has given this VIP away in the worker's stead (resume took too long, or beats were missed): priority 0
     /// is sent, its addresses are removed. A router that is still Active in this role epoch goes to Backup.
     Lapsed { vip: VipId, role_epoch: u64 },
-    /// How a probe ended. Late and unknown sequence numbers are ignored and counted.
-    CheckDone { check: CheckId, sequence: u64, result: Result<(), CheckError> },
+    /// How a probe ended. Late and unknown sequence numbers are ignored and counted. `note`: what somebody should know
+    /// though it changes no verdict: a certificate that ends soon. It stands until a result comes without it.
+    CheckDone { check: CheckId, sequence: u64, result: Result<(), CheckError>, note: Option<String> },
     /// Of a connection with a router.
     Bgp { neighbor: NeighborId, input: BgpInput<'a> },
     /// What BFD in the keeper says of a router: at each change, and after each [`Output::Bfd`]. `diag`: the code on the

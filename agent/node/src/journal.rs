@@ -94,6 +94,8 @@ pub enum Kind {
     ProbeFailed { check: String, sequence: u64, why: String },
     /// A check's state changed.
     CheckState { check: String, passed: bool, why: String },
+    /// Something that a check saw, that changes no verdict: a certificate that ends soon.
+    CheckNote { check: String, note: String },
     /// A balancer's state changed.
     BalancerState { balancer: String, state: String, why: String },
     /// What is thought of a balancer changed; `why`: the evidence.

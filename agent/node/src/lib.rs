@@ -14,7 +14,7 @@
 
 mod announce;
 pub mod bgp;
-mod checks;
+pub mod checks;
 mod claims;
 pub mod config;
 pub mod conntrack;

@@ -199,8 +199,8 @@ impl Node {
             world,
             actual: Actual::default(),
             vips: config.vips.iter().map(|vip| VipRun::new(vip, config.cluster.is_none(), now)).collect(),
-            checks: Checks::new(config.checks.len(), now),
-            pools: config.nft.as_ref().map(|nft| Pools::new(nft, &boot.intents.backends, now)),
+            checks: Checks::new(&config.checks, boot.seed, now),
+            pools: config.nft.as_ref().map(|nft| Pools::new(nft, &boot.intents.backends, boot.seed, now)),
             conntrack: Watch::new(config.conntrack),
             asking: asking(&config),
             stalled: None,
@@ -330,7 +330,9 @@ impl Node {
             Input::Conntrack { sample } => self.on_conntrack(now, sample),
             Input::Plane { balancer, report } => self.on_plane(now, balancer, report),
             Input::Lapsed { vip, role_epoch } => self.on_lapsed(now, vip, role_epoch),
-            Input::CheckDone { check, sequence, result } => self.on_check_done(now, check, sequence, result),
+            Input::CheckDone { check, sequence, result, note } => {
+                self.on_check_done(now, check, sequence, result, note)
+            }
             Input::Bgp { neighbor, input } => self.on_bgp(now, neighbor, input),
             Input::Bfd { neighbor, state, diag } => self.on_bfd(now, neighbor, state, diag),
             Input::Disabled { vip, disabled } => self.on_disabled(now, vip, disabled),

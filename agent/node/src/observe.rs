@@ -357,7 +357,14 @@ impl Node {
         }
     }
 
-    pub(crate) fn on_check_done(&mut self, now: Instant, id: CheckId, sequence: u64, result: Result<(), CheckError>) {
+    pub(crate) fn on_check_done(
+        &mut self,
+        now: Instant,
+        id: CheckId,
+        sequence: u64,
+        result: Result<(), CheckError>,
+        note: Option<String>,
+    ) {
         // An answer that was good but late is as good as none.
         let how = result.as_ref().err().map_or(Failure::Silent, |e| e.how);
         let failure = result.err().map(|e| e.what);
@@ -365,8 +372,9 @@ impl Node {
             self.on_backend_check(now, id, sequence, failure);
             return;
         }
-        let verdict = self.checks.done(now, id, sequence, failure, &self.config.checks, &mut self.world.checks);
-        if let Some(verdict) = verdict {
+        let outcome = (failure, note);
+        let verdicts = self.checks.done(now, id, sequence, outcome, &self.config.checks, &mut self.world.checks);
+        for verdict in verdicts {
             self.on_verdict(now, verdict, how);
         }
     }
@@ -376,8 +384,13 @@ impl Node {
         let index = usize::from(verdict.check.0);
         let name = self.config.checks.get(index).map(|c| c.name.as_str().to_owned()).unwrap_or_default();
         let before = self.world.checks.get(index).and_then(|view| view.event);
-        let failed = verdict.failure.is_some();
+        // A group fails as the member did that made it fail.
+        let failed = verdict.failure.is_some() || verdict.changed == Some(CheckState::Failed);
         let mut event = before;
+        if verdict.noted {
+            let note = self.checks.counts(verdict.check).note.unwrap_or_default().to_owned();
+            self.event(now, None, Kind::CheckNote { check: name.clone(), note });
+        }
         if let Some(why) = &verdict.failure {
             self.count("probes_failed");
             let kind = Kind::ProbeFailed { check: name.clone(), sequence: verdict.sequence, why: why.clone() };
@@ -385,7 +398,7 @@ impl Node {
         }
         if let Some(state) = verdict.changed {
             let passed = state == CheckState::Passed;
-            let why = verdict.failure.unwrap_or_default();
+            let why = verdict.failure.or(verdict.why).unwrap_or_default();
             let cause = if passed { None } else { event };
             event = self.event(now, cause, Kind::CheckState { check: name, passed, why }).or(event);
         }

@@ -1,18 +1,18 @@
 //! What `status` says (DESIGN section 3), with the age of every value. Its JSON is a public interface: `schema` 1.
 
+mod checks;
 mod judge;
 mod neighbor;
 mod planes;
 mod sessions;
 
-use crate::config::{CheckId, Leg, Member, VipId};
+use crate::config::{Leg, Member, VipId};
 use crate::decide::{VipPlan, decide};
 use crate::io::age_ms;
 use crate::node::Node;
 use crate::pool::status::PoolStatus;
 use crate::segment::state_word;
 use crate::turn::fitness_word;
-use crate::world::CheckState;
 use holdfast_statesync::message::Role;
 use holdfast_vrrp::wire::ChecksumForm;
 use holdfast_vrrp::{Family, LegId, State, Version};
@@ -250,6 +250,10 @@ pub struct CheckStatus {
     pub age_ms: u64,
     /// Only warns.
     pub shared: bool,
+    /// What is asked: `http`, `tcp`, …, `canary`, `group`.
+    pub kind: String,
+    /// What somebody should know though it changes no verdict: a certificate that ends soon, who answers for a VIP.
+    pub note: Option<String>,
     /// The last result: `ok` or why not.
     pub last: Option<String>,
     /// Age of the last result.
@@ -320,7 +324,7 @@ pub(crate) fn of(node: &Node, now: Instant) -> Status {
         peers,
         neighbors,
         balancers: planes::balancers(node, now),
-        checks: checks(node, now),
+        checks: checks::rows(node, now),
         pool: node.pool_status(now),
         conntrack: planes::conntrack(node, now),
         stall: planes::stall(node, now),
@@ -475,29 +479,6 @@ fn peers(node: &Node, now: Instant) -> Vec<PeerStatus> {
             left: view.left,
             balancers: balancers.collect(),
             verdicts: verdicts.collect(),
-        }
-    })
-    .collect()
-}
-
-fn checks(node: &Node, now: Instant) -> Vec<CheckStatus> {
-    let each = (0..).map(CheckId).zip(&node.config.checks).zip(&node.world.checks);
-    each.map(|((id, check), view)| {
-        let (successes, failures, last) = node.checks.counts(id);
-        CheckStatus {
-            name: check.name.as_str().to_owned(),
-            state: match view.state {
-                CheckState::Unknown => "unknown",
-                CheckState::Passed => "passed",
-                CheckState::Failed => "failed",
-            }
-            .to_owned(),
-            age_ms: age_ms(now, view.since),
-            shared: check.shared,
-            last: last.map(|(_, result)| result.clone().err().unwrap_or_else(|| "ok".to_owned())),
-            last_age_ms: last.map(|(at, _)| age_ms(now, *at)),
-            successes,
-            failures,
         }
     })
     .collect()

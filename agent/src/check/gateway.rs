@@ -57,7 +57,7 @@ pub async fn ask(
 }
 
 /// Interface and source address of the question.
-fn from_where(
+pub(super) fn from_where(
     target: IpAddr,
     interface: Option<&InterfaceName>,
     method: GatewayMethod,

@@ -1,10 +1,11 @@
 //! What must be true between sections.
 
 use super::MtuOf;
+use super::probe::Later;
 use super::sections::{ClusterRead, Named};
 use super::tree::{Place, Sink};
 use super::vip::{AddressRead, RouterRead, VipRead};
-use holdfast_node::config::{Balancer, Check, InterfaceName, Name, Probe, ProcessSource};
+use holdfast_node::config::{Balancer, Check, CheckId, InterfaceName, Name, ProcessSource};
 use holdfast_vrrp::Family;
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -160,15 +161,11 @@ pub(super) fn stays(vips: &[VipRead], addresses: &Addresses<'_>, sink: &mut Sink
 }
 
 /// A check that goes to a VIP can only pass on the node that holds it: no other would ever take over.
-pub(super) fn checks(checks: &[Named<Check>], addresses: &Addresses<'_>, sink: &mut Sink) {
+pub(super) fn checks(checks: &[Named<Check>], later: &Later, addresses: &Addresses<'_>, sink: &mut Sink) {
     unique_names(checks, sink);
-    for check in checks {
+    for (_, check) in (0..).map(CheckId).zip(checks).filter(|(id, _)| !later.is_canary(*id)) {
         let (Some(item), Some((_, place))) = (&check.item, &check.name) else { continue };
-        let ip = match &item.probe {
-            Probe::Http { address, .. } | Probe::Tcp { address } => address.ip(),
-            Probe::Gateway { target, .. } => *target,
-            Probe::Exec { .. } => continue,
-        };
+        let Some(ip) = item.probe.target() else { continue };
         if let Some(vip) = addresses.get(ip) {
             let what = format!("checks {ip}, which is {}: only the node that holds it could pass", vip.path);
             let table = Place { span: place.span.clone(), path: place.path.trim_end_matches(".name").to_owned() };

@@ -23,7 +23,7 @@ mod values;
 mod vip;
 
 pub use error::{ConfigErrors, Finding, Kind};
-use holdfast_node::config::{Config, InterfaceName, Leg};
+use holdfast_node::config::{CheckId, Config, InterfaceName, Leg};
 use holdfast_vrrp::{Family, wire};
 pub use schema::{Section, sections as schema_sections};
 use std::collections::HashMap;
@@ -146,15 +146,17 @@ fn read(root: &Table<'_>, here: &Here<'_>, sink: &mut Sink) -> Option<Config> {
         .iter()
         .map(|table| balancer::balancer(table, sink))
         .collect();
-    let checks: Vec<_> =
-        root.tables("check", sections::CHECKS_MAX, sink).iter().map(|table| sections::check(table, sink)).collect();
+    let mut later = probe::Later::default();
+    let tables = root.tables("check", sections::CHECKS_MAX, sink);
+    let tables = (0..).map(CheckId).zip(&tables);
+    let mut checks: Vec<_> = tables.map(|(id, table)| sections::check(table, id, &mut later, sink)).collect();
     if root.get("vip").is_none() {
         root.require("vip", "at least one [[vip]] section", sink);
     }
     let cluster = sections::cluster(root, sink);
     let bgp = bgp::bgp(root, sink);
     let neighbors = root.get("bgp").map(|_| bgp.as_ref().map_or(&[] as &[_], |bgp| bgp.neighbors.as_slice()));
-    let known = vip::Known::new(&balancers, &checks, neighbors, root.get("cluster").is_some());
+    let known = vip::Known::new(&balancers, &checks, &later, neighbors, root.get("cluster").is_some());
     let vips: Vec<_> =
         root.tables("vip", sections::VIPS_MAX, sink).iter().map(|table| vip::vip(table, &known, sink)).collect();
     let hooks: Vec<_> =
@@ -167,7 +169,7 @@ fn read(root: &Table<'_>, here: &Here<'_>, sink: &mut Sink) -> Option<Config> {
     cross::vips(&vips, sink);
     cross::adverts(&vips, here.mtu, sink);
     let addresses = cross::Addresses::of(&vips);
-    cross::checks(&checks, &addresses, sink);
+    cross::checks(&checks, &later, &addresses, sink);
     cross::unique_names(&hooks, sink);
     if let Some(cluster) = &cluster {
         cross::cluster(cluster, node.as_ref(), &addresses, sink);
@@ -180,6 +182,9 @@ fn read(root: &Table<'_>, here: &Here<'_>, sink: &mut Sink) -> Option<Config> {
     }
     drop(addresses);
     let units = vip::units::units(vips, &known, sink);
+    if let Some(units) = &units {
+        probe::resolve(&mut checks, &later, units, sink);
+    }
     let cluster = match cluster {
         Some(read) => Some(read.item?),
         None => None,

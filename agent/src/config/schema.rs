@@ -28,21 +28,44 @@ pub(super) const CHECK: Section = Section {
         "name",
         "http",
         "tcp",
+        "tls",
+        "udp",
+        "unix",
         "exec",
+        "file",
+        "address",
         "gateway",
+        "all",
+        "any",
+        "weighted",
+        "at_least",
         "method",
         "interface",
         "host",
         "expect",
+        "body",
+        "send",
+        "proxy",
+        "server_name",
+        "verify",
+        "ca_file",
+        "expiry_warning_days",
+        "present",
+        "max_age",
+        "canary",
         "interval",
         "fast_interval",
         "timeout",
+        "jitter",
         "fall",
         "rise",
         "shared",
     ],
-    not_yet: &[("tls", Some("http, tcp, exec, gateway"))],
+    not_yet: &[],
 };
+pub(super) const WEIGHTED: Section = Section { path: "check[].weighted[]", keys: &["check", "weight"], not_yet: &[] };
+/// `send`, `expect` and `body`.
+pub(super) const PAYLOAD: Section = Section { path: "check[].send", keys: &["hex"], not_yet: &[] };
 pub(super) const VIP: Section = Section {
     path: "vip[]",
     keys: &[
@@ -181,12 +204,14 @@ pub(super) const CONNTRACK: Section =
 pub(super) const HOOK: Section = Section { path: "hook[]", keys: &["name", "on", "exec", "timeout"], not_yet: &[] };
 
 /// Every kind of table, for documentation and its test.
-pub fn sections() -> [&'static Section; 25] {
+pub fn sections() -> [&'static Section; 27] {
     [
         &ROOT,
         &NODE,
         &BALANCER,
         &CHECK,
+        &WEIGHTED,
+        &PAYLOAD,
         &VIP,
         &ADDRESS,
         &VRRP,

@@ -4,7 +4,7 @@ use super::schema;
 use super::tree::{Place, Sink, Table, Value};
 use super::values::{absolute_path, argv, count, duration, name, public_key, socket_address, target_address, word};
 use super::{duration as text, probe};
-use holdfast_node::config::{Check, Cluster, Hook, HookEvent, Name, Peer};
+use holdfast_node::config::{Check, CheckId, Cluster, Hook, HookEvent, Name, Peer};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -21,6 +21,8 @@ const PROBE_INTERVAL_MIN: Duration = Duration::from_millis(10);
 const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(3600);
 const PROBE_FAST_INTERVAL: Duration = Duration::from_millis(200);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+/// So much of the interval is jitter, if nothing is said.
+const JITTER_PART: u32 = 10;
 const FALL: u8 = 3;
 const RISE: u8 = 2;
 const HOOK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -62,22 +64,29 @@ pub(super) fn node(root: &Table<'_>, sink: &mut Sink) -> Option<(Name, Place)> {
 }
 
 /// One `[[check]]`.
-pub(super) fn check(table: &Table<'_>, sink: &mut Sink) -> Named<Check> {
+pub(super) fn check(table: &Table<'_>, id: CheckId, later: &mut probe::Later, sink: &mut Sink) -> Named<Check> {
     table.known_keys(&schema::CHECK, sink);
     let mut named = Named::new(table, sink);
-    let probe = probe::read(table, sink);
-    let times = times(table, sink);
-    let fall = table.get("fall").map_or(Some(FALL), |value| count(&value, sink));
-    let rise = table.get("rise").map_or(Some(RISE), |value| count(&value, sink));
+    let probe = probe::read(table, id, later, sink);
+    let asks = !probe::GROUPS.into_iter().any(|key| table.get(key).is_some());
+    // What is wrong with the schedule of a group was said: it has none.
+    let times = if asks { times(table, sink) } else { Some(Times::default()) };
+    let mut counted = |key, default| match table.get(key).filter(|_| asks) {
+        Some(value) => count(&value, sink),
+        None => Some(if asks { default } else { 1 }),
+    };
+    let (fall, rise) = (counted("fall", FALL), counted("rise", RISE));
     let shared = table.get("shared").map_or(Some(false), |value| value.boolean(sink));
+    later.add(named.name.as_ref().map(|(name, _)| name.as_str()), id, shared.unwrap_or(true));
     named.item = (|| {
-        let (interval, fast_interval, timeout) = times?;
+        let Times { interval, fast_interval, timeout, jitter } = times?;
         Some(Check {
             name: named.name()?,
             probe: probe?,
             interval,
             fast_interval,
             timeout,
+            jitter,
             fall: fall?,
             rise: rise?,
             shared: shared?,
@@ -86,8 +95,16 @@ pub(super) fn check(table: &Table<'_>, sink: &mut Sink) -> Named<Check> {
     named
 }
 
-/// interval, fast_interval, timeout.
-fn times(table: &Table<'_>, sink: &mut Sink) -> Option<(Duration, Duration, Duration)> {
+/// A check's schedule; all zero for a group, which has none.
+#[derive(Default)]
+struct Times {
+    interval: Duration,
+    fast_interval: Duration,
+    timeout: Duration,
+    jitter: Duration,
+}
+
+fn times(table: &Table<'_>, sink: &mut Sink) -> Option<Times> {
     let mut read = |key, least| {
         let value = table.get(key)?;
         let read = duration(&value, least, PROBE_INTERVAL_MAX, sink);
@@ -111,7 +128,10 @@ fn times(table: &Table<'_>, sink: &mut Sink) -> Option<(Duration, Duration, Dura
     };
     let fast = within(fast, PROBE_FAST_INTERVAL);
     let timeout = within(timeout, PROBE_TIMEOUT);
-    Some((interval, fast?, timeout?))
+    let jitter = table
+        .get("jitter")
+        .map_or(Some(interval / JITTER_PART), |value| duration(&value, Duration::ZERO, interval / 2, sink));
+    Some(Times { interval, fast_interval: fast?, timeout: timeout?, jitter: jitter? })
 }
 
 /// One `[[hook]]`.

@@ -124,7 +124,7 @@ pub(super) fn absolute_path(value: &Value<'_>, sink: &mut Sink) -> Option<PathBu
     Some(PathBuf::from(text))
 }
 
-fn is_absolute(text: &str) -> Result<(), String> {
+pub(super) fn is_absolute(text: &str) -> Result<(), String> {
     if text.len() > TEXT_MAX || text.contains('\0') || text.ends_with('/') {
         return Err(format!("`{}` is not the path of a file", shown(text)));
     }

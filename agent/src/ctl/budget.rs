@@ -6,24 +6,7 @@ use holdfast_vrrp::timing::{skew_time, skew_time_v2};
 use serde::Serialize;
 use std::time::Duration;
 
-/// How long a check takes to notice that what it asks doesn't answer any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Detect {
-    pub(super) min: Duration,
-    pub(super) max: Duration,
-}
-
-/// Probes start every `interval`. The first that fails takes its timeout; its failure brings the next one forward to
-/// `fast_interval` after its own start, but not before now; all others follow at `fast_interval`.
-pub(super) fn detect(check: &Check) -> Detect {
-    let second = check.fast_interval.max(check.timeout);
-    let steps = match u32::from(check.fall) {
-        0 | 1 => Duration::ZERO,
-        fall => second + check.fast_interval * (fall - 2),
-    };
-    let min = steps + check.timeout;
-    Detect { min, max: check.interval + min }
-}
+pub(super) use holdfast_node::checks::{detection as detect, recovery as recover};
 
 /// RFC 9568 section 6.1; where a leg speaks VRRPv2 the unit keeps that one's time, whose skew is a part of a second
 /// whatever the interval (RFC 3768 section 6.1).
@@ -74,6 +57,9 @@ struct CheckTimes {
     check: String,
     detect_min_ms: f64,
     detect_max_ms: f64,
+    /// Until it is passed again.
+    recover_min_ms: f64,
+    recover_max_ms: f64,
 }
 
 fn ms(duration: Duration) -> f64 {
@@ -95,9 +81,14 @@ pub(super) fn times(config: &Config) -> Vec<Times> {
         vip: vip.name.to_string(),
         checks: checks(config, vip)
             .map(|check| {
-                let detect = detect(check);
-                let check = check.name.to_string();
-                CheckTimes { check, detect_min_ms: ms(detect.min), detect_max_ms: ms(detect.max) }
+                let (detect, recover) = (detect(check, config), recover(check, config));
+                CheckTimes {
+                    check: check.name.to_string(),
+                    detect_min_ms: ms(detect.min),
+                    detect_max_ms: ms(detect.max),
+                    recover_min_ms: ms(recover.min),
+                    recover_max_ms: ms(recover.max),
+                }
             })
             .collect(),
         takeover_silent_ms: (!vip.anycast()).then(|| ms(silent(vip))),
@@ -128,14 +119,15 @@ mod tests {
     fn detection_is_from_the_first_failing_probe_to_the_last_timeout() {
         let check = "interval = \"100ms\"\nfast_interval = \"100ms\"\ntimeout = \"100ms\"\nfall = 2";
         let config = config(check, "priority = 254");
-        let found = detect(&config.checks[0]);
+        let found = detect(&config.checks[0], &config);
         assert_eq!((found.min, found.max), (Duration::from_millis(200), Duration::from_millis(300)));
     }
 
     #[test]
     fn detection_uses_the_fast_interval_after_the_first_failure() {
         let check = "interval = \"10s\"\nfast_interval = \"1s\"\ntimeout = \"1s\"\nfall = 3";
-        let found = detect(&config(check, "priority = 254").checks[0]);
+        let config = config(check, "priority = 254");
+        let found = detect(&config.checks[0], &config);
         assert_eq!((found.min, found.max), (Duration::from_secs(3), Duration::from_secs(13)));
     }
 
@@ -143,9 +135,11 @@ mod tests {
     fn probes_overlap_when_the_timeout_is_longer_than_the_fast_interval() {
         let check = "interval = \"500ms\"\nfast_interval = \"100ms\"\ntimeout = \"200ms\"\nfall = 4";
         // Starts at 0, 200 (when the first failed), 300, 400; the last one fails at 600.
-        let found = detect(&config(check, "priority = 254").checks[0]);
+        let four = config(check, "priority = 254");
+        let found = detect(&four.checks[0], &four);
         assert_eq!((found.min, found.max), (Duration::from_millis(600), Duration::from_millis(1100)));
-        let found = detect(&config("timeout = \"300ms\"\nfall = 1", "priority = 254").checks[0]);
+        let one = config("timeout = \"300ms\"\nfall = 1", "priority = 254");
+        let found = detect(&one.checks[0], &one);
         assert_eq!((found.min, found.max), (Duration::from_millis(300), Duration::from_millis(1300)));
     }
 

@@ -5,7 +5,7 @@ mod bgp;
 use super::{budget, exit, render};
 use crate::config::{self, ConfigErrors, Mtus};
 use holdfast_node::config::{
-    BalancerId, CheckId, Config, InterfaceName, Leg, Partition, Probe, Track, Tracked, Vip, VipAddress,
+    BalancerId, Check, CheckId, Config, InterfaceName, Leg, Partition, Probe, Track, Tracked, Vip, VipAddress,
 };
 use holdfast_node::status::Warning;
 use holdfast_vrrp::Priority;
@@ -152,14 +152,16 @@ fn promise(config: &Config, vip: &Vip, here: &Mtus) -> String {
         line(&mut text, &format!("detect: process of {} ends", balancer.name), "at once".to_owned());
     }
     for check in budget::checks(config, vip) {
-        let detect = budget::detect(check);
+        let (detect, recover) = (budget::detect(check, config), budget::recover(check, config));
         let what = format!("detect: {} gives no answer", check.name);
         line(&mut text, &what, format!("{} to {}", render::span(detect.min), render::span(detect.max)));
+        let what = format!("recover: {} answers again", check.name);
+        line(&mut text, &what, format!("{} to {}", render::span(recover.min), render::span(recover.max)));
     }
     for track in &vip.tracks {
         let _ = writeln!(text, "  {}", tracked(config, vip, track));
     }
-    let worst = budget::checks(config, vip).map(|check| budget::detect(check).max).max();
+    let worst = budget::checks(config, vip).map(|check| budget::detect(check, config).max).max();
     if let (Some(speaker), Some(own)) = (&config.bgp, &vip.bgp) {
         text.push_str(&bgp::promise(speaker, vip, own, worst));
     }
@@ -389,7 +391,11 @@ fn unused(config: &Config, warn: &mut impl FnMut(String, &str)) {
             }
         }
     }
-    for (_, check) in (0..).map(CheckId).zip(&config.checks).filter(|(id, _)| !checks.contains(id)) {
+    // What a group consists of; a canary is nobody's.
+    checks.extend(config.checks.iter().flat_map(|check| check.probe.members()));
+    let canary = |check: &Check| matches!(check.probe, Probe::Canary(_));
+    let unused = |(id, check): &(CheckId, &Check)| !checks.contains(id) && !canary(check);
+    for (_, check) in (0..).map(CheckId).zip(&config.checks).filter(unused) {
         warn(format!("check {}: no vip depends on it", check.name), "name it in a vip's checks, or remove it");
     }
     for (_, balancer) in (0..).map(BalancerId).zip(&config.balancers).filter(|(id, _)| !balancers.contains(id)) {

@@ -7,6 +7,7 @@ use super::packet::{self, Takes, link_address, send_frame};
 use holdfast_node::io::ProbeOutcome;
 use holdfast_vrrp::frames::{Kind, Mac, arp_request, neighbour_solicitation, parse_arp_reply, parse_na};
 use nix::sys::socket::{MsgFlags, recv};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
@@ -40,6 +41,70 @@ pub async fn probe(
     // After an election of hundreds of virtual routers there are dozens at once, and each would hold the caller up.
     socket.close_elsewhere();
     outcome
+}
+
+/// Who has `target`? As [`probe`], but tells the link address of everybody who says that he has it, in order: after the
+/// first answer others are waited for, `linger` long. Must be called inside a tokio runtime; needs CAP_NET_RAW.
+///
+/// # Errors
+/// As for [`probe`].
+pub async fn who_has(
+    ifindex: u32,
+    source: IpAddr,
+    target: IpAddr,
+    tries: u8,
+    wait: Duration,
+    linger: Duration,
+) -> io::Result<BTreeSet<Mac>> {
+    if source.is_ipv4() != target.is_ipv4() {
+        return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT));
+    }
+    let takes = if target.is_ipv4() { Takes::Arp } else { Takes::NeighbourAdvertisements };
+    let fd = packet::open(ifindex, takes)?;
+    let mac = link_address(&fd)?;
+    let socket = AsyncDescriptor::new(fd)?;
+    let (mut buffer, mut found) = ([0; 256], BTreeSet::new());
+    for _ in 0..tries {
+        ask(&socket, mac, source, target)?;
+        let mut deadline = Instant::now() + wait;
+        // Bounded by the deadline: other frames are skipped.
+        loop {
+            let read = socket.read(|fd| Ok(recv(fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT)?));
+            let Ok(read) = timeout_at(deadline, read).await else { break };
+            let frame = buffer.get(..read?).unwrap_or_default();
+            let Some(answered) = answered_by(frame, mac, source, target) else { continue };
+            if found.is_empty() {
+                deadline = deadline.min(Instant::now() + linger);
+            }
+            // More than a handful is a broken segment, whoever they are.
+            if found.len() < ANSWERS_MAX {
+                found.insert(answered);
+            }
+        }
+        if !found.is_empty() {
+            break;
+        }
+    }
+    socket.close_elsewhere();
+    Ok(found)
+}
+
+/// Hosts that are told apart.
+const ANSWERS_MAX: usize = 8;
+
+/// Whose answer to our question this is.
+fn answered_by(frame: &[u8], mac: Mac, source: IpAddr, target: IpAddr) -> Option<Mac> {
+    if !answers(frame, mac, source, target) {
+        return None;
+    }
+    match target {
+        IpAddr::V4(_) => parse_arp_reply(frame).map(|arp| arp.sender_mac),
+        // RFC 4861 section 4.4 wants the option in answers to multicast questions; else the frame says who sent it.
+        IpAddr::V6(_) => {
+            let sender = frame.get(6..12).and_then(|sender| Mac::try_from(sender).ok());
+            parse_na(frame).and_then(|na| na.mac).or(sender)
+        }
+    }
 }
 
 async fn question(
@@ -123,6 +188,7 @@ mod tests {
         assert!(!replies(&reply, MAC, us, them), "it must be addressed to our link address");
         reply[32..38].copy_from_slice(&MAC);
         assert!(replies(&reply, MAC, us, them));
+        assert_eq!(answered_by(&reply, MAC, us.into(), them.into()), Some(OTHER));
         assert!(!replies(&reply, MAC, us, Ipv4Addr::new(10, 0, 0, 3)), "of another");
         assert!(!replies(&reply, MAC, Ipv4Addr::new(10, 0, 0, 9), them), "for another question");
         assert!(!replies(&gratuitous_arp(OTHER, them), MAC, us, them), "an announcement");
@@ -140,6 +206,7 @@ mod tests {
         let checksum = u16::from_be_bytes([frame[56], frame[57]]) - 0x4000;
         frame[56..58].copy_from_slice(&checksum.to_be_bytes());
         assert!(advertises(&frame, MAC, them));
+        assert_eq!(answered_by(&frame, MAC, Ipv6Addr::LOCALHOST.into(), them.into()), Some(OTHER));
         assert!(!advertises(&frame, OTHER, them), "to another");
         assert!(!advertises(&frame, MAC, Ipv6Addr::LOCALHOST), "of another");
         assert!((0..frame.len()).all(|cut| !advertises(&frame[..cut], MAC, them)), "cut");

@@ -44,7 +44,9 @@ impl Outcome {
         match self {
             Self::Advert(vip, leg, result) => Input::AdvertSent { vip, leg, result },
             Self::Step(step, result) => Input::StepDone { step, result },
-            Self::Check(check::Done { check, sequence, result }) => Input::CheckDone { check, sequence, result },
+            Self::Check(check::Done { check, sequence, result, note }) => {
+                Input::CheckDone { check, sequence, result, note }
+            }
             Self::Probe { vip, target, outcome } => Input::Probed { vip, target, outcome },
         }
     }
@@ -135,7 +137,7 @@ impl Outputs {
                 .iter()
                 .map(|c| match &c.probe {
                     Probe::Exec { argv } => Some(argv.clone()),
-                    Probe::Http { .. } | Probe::Tcp { .. } | Probe::Gateway { .. } => None,
+                    _ => None,
                 })
                 .collect(),
         };
@@ -332,7 +334,7 @@ impl Outputs {
         };
         if let Some(e) = refused {
             self.count.probes_dropped += 1;
-            self.outcomes.push_back(Outcome::Check(check::Done { check, sequence, result: Err(e) }));
+            self.outcomes.push_back(Outcome::Check(check::Done { check, sequence, result: Err(e), note: None }));
         }
     }
 

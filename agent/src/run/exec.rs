@@ -84,7 +84,7 @@ impl ExecDesk {
             None => (None, None),
             Some(Purpose::Check { check, sequence, timeout }) => {
                 let result = judge(result, output, timeout);
-                (Some(check::Done { check, sequence, result }), None)
+                (Some(check::Done { check, sequence, result, note: None }), None)
             }
             Some(Purpose::Hook(hook)) => {
                 if let Some((_, runs)) = self.hooks.get_mut(hook) {

@@ -382,7 +382,7 @@ impl Cluster {
                 if life == self.hosts[i].life {
                     let refused = || CheckError::from("connection refused".to_owned());
                     let result = if ok { Ok(()) } else { Err(refused()) };
-                    self.feed(i, Input::CheckDone { check, sequence, result });
+                    self.feed(i, Input::CheckDone { check, sequence, result, note: None });
                 }
             }
             Happening::Plane => self.plane_seen(i),

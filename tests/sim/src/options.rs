@@ -145,6 +145,7 @@ pub fn config(options: &Options, i: usize, publics: &[[u8; 32]]) -> Config {
         interval: Duration::from_millis(100),
         fast_interval: Duration::from_millis(100),
         timeout: Duration::from_millis(100),
+        jitter: Duration::ZERO,
         fall: 2,
         rise: 2,
         shared: false,
@@ -154,7 +155,7 @@ pub fn config(options: &Options, i: usize, publics: &[[u8; 32]]) -> Config {
         interface: InterfaceName::new("eth0"),
         method: GatewayMethod::Neighbour,
     };
-    let mut checks = vec![check("web", Probe::Tcp { address: SocketAddr::from(([127, 0, 0, 1], 80)) })];
+    let mut checks = vec![check("web", Probe::tcp(SocketAddr::from(([127, 0, 0, 1], 80))))];
     if options.partition == Partition::Gateway {
         checks.push(check("gw", gateway));
     }

@@ -51,7 +51,8 @@ pub(crate) struct Pools {
 }
 
 impl Pools {
-    pub(crate) fn new(nft: &Nft, drained: &BTreeSet<SocketAddr>, now: Instant) -> Self {
+    /// `seed` makes the jitter of the checks.
+    pub(crate) fn new(nft: &Nft, drained: &BTreeSet<SocketAddr>, seed: [u8; 32], now: Instant) -> Self {
         let sets: Vec<SetRun> = nft.sets.iter().map(|set| SetRun::new(set, drained, now)).collect();
         let mut users = vec![Vec::new(); nft.probes.len()];
         for (at, set) in sets.iter().enumerate() {
@@ -66,7 +67,7 @@ impl Pools {
             services: nft.services.clone().into(),
             fingerprint: fingerprint(nft, &sets),
             sets,
-            checks: Checks::new(nft.probes.len(), now),
+            checks: Checks::new(&nft.probes, seed, now),
             views: vec![view; nft.probes.len()],
             probes: nft.probes.clone(),
             users,
@@ -93,8 +94,8 @@ impl Pools {
         self.checks.timer(now, &self.probes, &mut self.views)
     }
 
-    fn check_done(&mut self, now: Instant, id: CheckId, sequence: u64, failure: Option<String>) -> Option<Verdict> {
-        self.checks.done(now, id, sequence, failure, &self.probes, &mut self.views)
+    fn check_done(&mut self, now: Instant, id: CheckId, sequence: u64, failure: Option<String>) -> Vec<Verdict> {
+        self.checks.done(now, id, sequence, (failure, None), &self.probes, &mut self.views)
     }
 
     /// Judges the sets with backends of which this check is.

@@ -42,7 +42,7 @@ impl Node {
 
     pub(crate) fn on_backend_check(&mut self, now: Instant, id: CheckId, sequence: u64, failure: Option<String>) {
         let Some(pools) = &mut self.pools else { return };
-        if let Some(verdict) = pools.check_done(now, id, sequence, failure) {
+        for verdict in pools.check_done(now, id, sequence, failure) {
             self.on_backend_verdict(now, verdict);
         }
     }

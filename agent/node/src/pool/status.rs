@@ -98,7 +98,7 @@ fn of(pools: &Pools, now: Instant) -> PoolStatus {
             ((&std::net::SocketAddr, &super::set::BackendRun), &Option<u16>),
             u32,
         )| {
-            let last = probe.and_then(|probe| pools.checks.counts(crate::config::CheckId(probe)).2);
+            let last = probe.and_then(|probe| pools.checks.counts(crate::config::CheckId(probe)).last);
             let state = match run.health {
                 _ if run.drained => "drained",
                 CheckState::Passed => "up",

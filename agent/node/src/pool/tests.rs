@@ -40,10 +40,11 @@ fn nft() -> Nft {
     };
     let probe = |n: u8| Check {
         name: name(&format!("backend-{n}")),
-        probe: Probe::Tcp { address: backend(n) },
+        probe: Probe::tcp(backend(n)),
         interval: ms(100),
         fast_interval: ms(50),
         timeout: ms(40),
+        jitter: Duration::ZERO,
         fall: 2,
         rise: 3,
         shared: false,
@@ -198,7 +199,7 @@ fn a_stop_removes_the_table_before_the_last_word() {
 fn the_fingerprint_is_of_what_decides_where_flows_go_and_of_nothing_else() {
     let print = |nft: &Nft| {
         #[allow(clippy::disallowed_methods, reason = "the origin of virtual time")]
-        Pools::new(nft, &BTreeSet::new(), Instant::now()).fingerprint()
+        Pools::new(nft, &BTreeSet::new(), [7; 32], Instant::now()).fingerprint()
     };
     let first = nft();
     let mut other = nft();

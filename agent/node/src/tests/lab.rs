@@ -152,10 +152,11 @@ pub(crate) fn config(i: usize, priority: u8, keys: &[[u8; 32]]) -> Config {
         )],
         checks: vec![Check {
             name: name("web"),
-            probe: Probe::Tcp { address: "127.0.0.1:80".parse().expect("an address") },
+            probe: Probe::tcp("127.0.0.1:80".parse().expect("an address")),
             interval: ms(100),
             fast_interval: ms(50),
             timeout: ms(40),
+            jitter: Duration::ZERO,
             fall: 2,
             rise: 3,
             shared: false,
@@ -624,7 +625,7 @@ impl Lab {
             Ev::Check(check, sequence, failure) => {
                 let what = if failure == Some(Failure::Answered) { "status 503" } else { "connection refused" };
                 let result = failure.map_or(Ok(()), |how| Err(CheckError { what: what.to_owned(), how }));
-                self.feed(i, Input::CheckDone { check, sequence, result });
+                self.feed(i, Input::CheckDone { check, sequence, result, note: None });
             }
         }
     }

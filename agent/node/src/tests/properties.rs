@@ -131,7 +131,7 @@ fn feed(lab: &mut Lab, wild: Wild) {
         }
         Wild::Check(id, sequence, ok) => {
             let result = if ok { Ok(()) } else { Err(CheckError::from("x".to_owned())) };
-            lab.feed(0, Input::CheckDone { check: CheckId(id), sequence, result });
+            lab.feed(0, Input::CheckDone { check: CheckId(id), sequence, result, note: None });
         }
         Wild::Bgp(n, kind, conn, bytes) => {
             let conn = holdfast_bgp::ConnId(conn);

@@ -11,6 +11,7 @@ mod vrrp;
 mod weights;
 
 use super::bgp::NeighborRead;
+use super::probe::Later;
 use super::schema;
 use super::sections::named_vip;
 use super::tree::{Place, Sink, Table, Value};
@@ -100,6 +101,7 @@ pub(super) struct Known<'k> {
     balancers: Names,
     checks: Names,
     check_items: Vec<Option<&'k Check>>,
+    later: &'k Later,
     neighbors: Names,
     /// `[bgp]` is there.
     bgp: bool,
@@ -155,6 +157,7 @@ impl<'k> Known<'k> {
     pub(super) fn new(
         balancers: &[super::sections::Named<Balancer>],
         checks: &'k [super::sections::Named<Check>],
+        later: &'k Later,
         neighbors: Option<&[NeighborRead]>,
         cluster: bool,
     ) -> Self {
@@ -165,6 +168,7 @@ impl<'k> Known<'k> {
         Self {
             balancers: Names::of(balancer_names, "[[balancer]]"),
             checks: Names::of(check_names, "[[check]]"),
+            later,
             check_items: checks.iter().map(|c| c.item.as_ref()).collect(),
             neighbors: Names::of(neighbor_names, "[[bgp.neighbor]]"),
             bgp: neighbors.is_some(),
@@ -375,7 +379,8 @@ fn gateway(vip: &Table<'_>, vrrp: &vrrp::VrrpRead, known: &Known<'_>, sink: &mut
         return Some(None);
     };
     let id = CheckId(known.checks.refer(&value, sink)?);
-    if known.check(id).is_some_and(|check| !matches!(check.probe, Probe::Gateway { .. } | Probe::Exec { .. })) {
+    let asks = |check: &Check| matches!(check.probe, Probe::Gateway { .. } | Probe::Exec { .. });
+    if known.check(id).is_some_and(|check| !asks(check)) || known.later.is_canary(id) {
         value.refuse(
             "doesn't ask a gateway: what this host answers itself tells nothing of the segment",
             accepted,

@@ -134,7 +134,7 @@ fn tracked_interface(
 
 fn check(value: &Value<'_>, known: &Known<'_>, weighs: bool, sink: &mut Sink) -> Option<Tracked> {
     let id = CheckId(known.checks.refer(value, sink)?);
-    if known.check(id).is_some_and(|check| check.shared) {
+    if known.check(id).is_some_and(|check| check.shared) || known.later.is_canary(id) {
         let what = if weighs { "is shared: every node would lose the same" } else { "is shared: it only ever warns" };
         value.refuse(what, "a check without shared = true", sink);
         return None;

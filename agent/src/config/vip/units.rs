@@ -191,6 +191,7 @@ fn depends(
         match &item.checks {
             Checks::All => {
                 let all = (0..known.checks.len).filter_map(|at| u16::try_from(at).ok()).map(CheckId);
+                let all = all.filter(|id| known.later.counts_by_itself(*id));
                 let tells_partitions = |id: &CheckId| item.vrrp.gateway == Some(*id);
                 all.filter(|id| !tells_partitions(id) && weighed(&Tracked::Check(*id)).is_none())
                     .for_each(|id| checks.push(id));

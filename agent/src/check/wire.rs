@@ -1,0 +1,62 @@
+//! Connections: to an address or a socket of this host, with a PROXY header first and TLS around the rest.
+
+use super::{describe, proxy, tls};
+use holdfast_node::config::{Endpoint, ProxyVersion, Tls};
+use std::io;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
+
+/// What a probe talks on.
+pub(super) trait Talk: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Talk for T {}
+
+/// An open connection, and what is to be said of its certificate.
+pub(super) struct Wire {
+    pub(super) stream: Box<dyn Talk>,
+    pub(super) note: Option<String>,
+}
+
+/// Opens a connection, or says in few words why not.
+pub(super) async fn open(
+    endpoint: &Endpoint,
+    proxy: Option<ProxyVersion>,
+    tls: Option<(&Tls, &tls::Client)>,
+) -> Result<Wire, String> {
+    match endpoint {
+        Endpoint::Ip(address) => {
+            let stream = TcpStream::connect(address).await.map_err(|e| describe(&e))?;
+            let ends = stream.local_addr().ok().zip(stream.peer_addr().ok());
+            // A target port in the ephemeral range on a local address can be met by our own SYN (simultaneous open with
+            // ourselves): the connection "works" though nobody listens.
+            if ends.is_some_and(|(local, peer)| local == peer) {
+                return Err("connection refused (met itself: nobody listens)".to_owned());
+            }
+            // Small writes follow; Nagle has nothing to gather. A refusal changes nothing that matters.
+            let _ = stream.set_nodelay(true);
+            dress(stream, proxy.map(|version| proxy::header(version, ends)), tls).await
+        }
+        Endpoint::Unix(path) => {
+            let stream = UnixStream::connect(path).await.map_err(|e| match e.kind() {
+                io::ErrorKind::NotFound => "there is no such socket".to_owned(),
+                // unix(7): a full backlog doesn't wait where the socket doesn't.
+                io::ErrorKind::WouldBlock => "the accept queue is full".to_owned(),
+                _ => describe(&e),
+            })?;
+            dress(stream, proxy.map(|version| proxy::header(version, None)), tls).await
+        }
+    }
+}
+
+async fn dress<S: Talk + 'static>(
+    mut stream: S,
+    header: Option<Vec<u8>>,
+    tls: Option<(&Tls, &tls::Client)>,
+) -> Result<Wire, String> {
+    if let Some(header) = header {
+        stream.write_all(&header).await.map_err(|e| describe(&e))?;
+    }
+    let Some((config, client)) = tls else { return Ok(Wire { stream: Box::new(stream), note: None }) };
+    let (stream, note) = client.handshake(config, stream).await?;
+    Ok(Wire { stream: Box::new(stream), note })
+}
