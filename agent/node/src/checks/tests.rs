@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::{Name, Probe};
+use proptest::prelude::*;
 use std::time::Duration;
 
 fn ms(n: u64) -> Duration {
@@ -152,4 +153,231 @@ fn a_program_that_hangs_and_ignores_sigterm_is_a_fault_within_two_intervals_and_
     assert_eq!(took, ms(2 * interval + timeout), "the first run that hangs starts an interval later");
     let (_, _, starts) = bench.next();
     assert_eq!(starts.len(), 1, "and the next run is planned");
+}
+
+/// One check on virtual time, whose target answers at once or not at all.
+struct Target {
+    bench: Bench,
+    /// Probes that start now are answered.
+    answers: bool,
+}
+
+impl Target {
+    /// It has answered long enough for a verdict; the last probe started right now.
+    fn well(check: Check) -> Self {
+        let mut target = Self { bench: Bench::new(check), answers: true };
+        target.until(CheckState::Passed);
+        // From here on at the steady pace.
+        target.start();
+        target
+    }
+
+    /// Goes on until a probe starts.
+    fn start(&mut self) {
+        while !self.step() {}
+    }
+
+    /// The next thing that is due; true: a probe started.
+    fn step(&mut self) -> bool {
+        let (_, _, starts) = self.bench.next();
+        for start in &starts {
+            if self.answers {
+                self.bench.done(start.sequence, true);
+            }
+        }
+        !starts.is_empty()
+    }
+
+    fn until(&mut self, state: CheckState) {
+        while self.bench.views[0].state != state {
+            self.step();
+        }
+    }
+
+    /// How long the state takes to follow when the target changes just before the next probe starts, or just after the
+    /// last one did.
+    fn follows(&mut self, just_before: bool) -> Duration {
+        let to = if self.answers { CheckState::Failed } else { CheckState::Passed };
+        let schedule = &self.bench.checks.schedules[0];
+        let at = if just_before { schedule.next_start } else { schedule.last_start }.expect("it is asked");
+        self.answers = !self.answers;
+        self.until(to);
+        self.bench.now - at
+    }
+}
+
+fn configured(interval: u64, fast: u64, timeout: u64, fall: u8, rise: u8) -> Check {
+    Check { fast_interval: ms(fast), fall, rise, ..check(interval, timeout) }
+}
+
+/// From a hang to the verdict, and from an answer to it, each at best and at worst, as the schedule really goes.
+fn lived(check: &Check) -> (Range, Range) {
+    let well = || Target::well(check.clone());
+    let hung = || {
+        let mut target = well();
+        target.answers = false;
+        target.until(CheckState::Failed);
+        // From here on at the steady pace: what is still out fails, then the next one starts.
+        target.start();
+        while target.bench.checks.poll_timeout() < target.bench.checks.schedules[0].next_start {
+            target.step();
+        }
+        target
+    };
+    let both = |state: &dyn Fn() -> Target| Range { min: state().follows(true), max: state().follows(false) };
+    (both(&well), both(&hung))
+}
+
+fn seconds(min: u64, max: u64) -> Range {
+    Range { min: Duration::from_secs(min), max: Duration::from_secs(max) }
+}
+
+/// Interval, timeout, fall, rise in seconds: what five articles on load balancing say of them.
+#[test]
+fn detection_and_recovery_of_the_books_come_out_to_the_second() {
+    for ((interval, timeout, fall, rise), detects, recovers) in [
+        ((10, 2, 2, 3), seconds(12, 22), seconds(20, 30)),
+        ((2, 1, 3, 2), seconds(5, 7), seconds(2, 4)),
+        ((2, 2, 3, 2), seconds(6, 8), seconds(2, 4)),
+        ((30, 5, 2, 5), seconds(35, 65), seconds(120, 150)),
+        ((5, 2, 1, 1), seconds(2, 7), seconds(0, 5)),
+    ] {
+        let check = configured(interval * 1_000, interval * 1_000, timeout * 1_000, fall, rise);
+        assert_eq!(lived(&check), (detects, recovers), "{interval} s, {timeout} s, fall {fall}, rise {rise}");
+        let of = crate::tests::lab::config(0, 254, &[]);
+        assert_eq!((detection(&check, &of), recovery(&check, &of)), (detects, recovers), "computed");
+    }
+    // Thirty seconds twice at 200 requests a second: what is lost until the timeout of the second probe begins.
+    let lost = (seconds(35, 65).max - Duration::from_secs(5)).as_secs() * 200;
+    assert_eq!(lost, 12_000);
+}
+
+/// Rise 2, fall 3: `+` passed, `-` failed, `.` no verdict yet, after each result.
+#[test]
+fn the_traces_of_rise_2_and_fall_3_come_out_result_by_result() {
+    for (results, states) in [
+        ("++---++", ".+++--+"),
+        ("++--+--+---", ".+++++++++-"),
+        ("---+-++-++", "..----++++"),
+        ("+-+--+++--+", "......+++++"),
+    ] {
+        let mut bench = Bench::new(configured(100, 100, 40, 3, 2));
+        let mut seen = String::new();
+        for (sequence, result) in (1..).zip(results.chars()) {
+            while bench.next().2.is_empty() {}
+            bench.done(sequence, result == '+');
+            seen.push(match bench.views[0].state {
+                CheckState::Unknown => '.',
+                CheckState::Passed => '+',
+                CheckState::Failed => '-',
+            });
+        }
+        assert_eq!(seen, states, "{results}");
+    }
+}
+
+proptest! {
+    /// Whatever the numbers: what is computed is what the schedule does, and jitter moves no bound.
+    #[test]
+    fn the_schedule_keeps_to_what_is_computed(
+        interval in 2..2_000_u64,
+        (fast, timeout, jitter) in (0.0..1.0_f64, 0.0..1.0_f64, 0.0..0.5_f64),
+        (fall, rise) in (1..6_u8, 1..6_u8),
+        phase in 0.0..1.0_f64,
+    ) {
+        let part = |share: f64| ((interval as f64 * share) as u64).max(1);
+        let check = configured(interval, part(fast), part(timeout), fall, rise);
+        let of = crate::tests::lab::config(0, 254, &[]);
+        let (detects, recovers) = (detection(&check, &of), recovery(&check, &of));
+        prop_assert_eq!(lived(&check), (detects, recovers));
+
+        // With jitter, and the change anywhere between two probes.
+        let mut target = Target::well(Check { jitter: Duration::from_millis(interval).mul_f64(jitter), ..check });
+        let schedule = &target.bench.checks.schedules[0];
+        let (last, next) = schedule.last_start.zip(schedule.next_start).expect("it is asked");
+        prop_assert!(next - last <= ms(interval), "never later");
+        let at = last + (next - last).mul_f64(phase);
+        target.answers = false;
+        target.until(CheckState::Failed);
+        let took = target.bench.now - at;
+        prop_assert!(detects.min <= took && took <= detects.max, "{:?} of {:?}", took, detects);
+    }
+}
+
+#[test]
+fn jitter_spreads_the_probes_of_many_checks_and_never_delays_one() {
+    let jittered = Check { jitter: ms(100), ..configured(1_000, 1_000, 40, 3, 1) };
+    let mut target = Target::well(jittered);
+    let mut gaps = std::collections::BTreeSet::new();
+    for _ in 0..50 {
+        let schedule = &target.bench.checks.schedules[0];
+        gaps.insert(schedule.next_start.zip(schedule.last_start).map(|(next, last)| next - last).expect("asked"));
+        target.start();
+    }
+    assert!(gaps.len() > 25, "{gaps:?}");
+    assert!(gaps.iter().all(|gap| (ms(900)..=ms(1_000)).contains(gap)), "{gaps:?}");
+}
+
+/// Two checks and a group of both.
+fn grouped(at_least: u32) -> (Checks, Vec<Check>, Vec<CheckView>, Instant) {
+    let mut bench = Bench::new(check(100, 40));
+    let members = [0, 1].map(|n| crate::config::GroupMember { check: CheckId(n), weight: 1 }).to_vec();
+    let group = Check { probe: Probe::Group(crate::config::Group { members, at_least }), ..check(100, 40) };
+    let other = Check { name: Name::new("other").expect("a name"), ..check(100, 40) };
+    bench.config.extend([other, group]);
+    let views = vec![bench.views[0].clone(); 3];
+    (Checks::new(&bench.config, [7; 32], bench.now), bench.config, views, bench.now)
+}
+
+#[test]
+fn a_group_follows_its_members_and_says_who_fails() {
+    let (mut checks, config, mut views, mut now) = grouped(2);
+    let mut last = None;
+    let mut fails = false;
+    while !fails || views[2].state != CheckState::Failed {
+        now = checks.poll_timeout().expect("always something to do").max(now);
+        let (_, starts) = checks.timer(now, &config, &mut views);
+        for start in starts {
+            assert_ne!(start.check, CheckId(2), "nothing is asked for a group");
+            let failure = (fails && start.check == CheckId(1)).then(|| "refused".to_owned());
+            let verdicts = checks.done(now, start.check, start.sequence, (failure, None), &config, &mut views);
+            last = verdicts.into_iter().find(|verdict| verdict.check == CheckId(2)).or(last);
+        }
+        if views[2].clean {
+            assert_eq!(last.as_ref().and_then(|verdict| verdict.changed), Some(CheckState::Passed));
+            fails = true;
+        }
+    }
+    let last = last.expect("it changed");
+    assert_eq!(last.changed, Some(CheckState::Failed));
+    assert_eq!(last.why.as_deref(), Some("other not passed: 1 of 2, 2 needed"));
+    assert_eq!(views[0].state, CheckState::Passed);
+}
+
+#[test]
+fn what_is_forgotten_of_a_group_is_forgotten_of_its_members() {
+    let (mut checks, config, mut views, now) = grouped(1);
+    for view in &mut views {
+        (view.state, view.clean) = (CheckState::Passed, true);
+    }
+    checks.forget(CheckId(2), now, &config, &mut views);
+    assert!(views.iter().all(|view| view.state == CheckState::Unknown && !view.clean));
+}
+
+#[test]
+fn a_note_stands_until_a_result_comes_without_it() {
+    let mut bench = Bench::new(check(100, 40));
+    let mut done = |note: Option<&str>, ok: bool| {
+        while bench.next().2.is_empty() {}
+        let sequence = bench.checks.schedules[0].sequence;
+        let outcome = ((!ok).then(|| "refused".to_owned()), note.map(str::to_owned));
+        let verdict = bench.checks.done(bench.now, CheckId(0), sequence, outcome, &bench.config, &mut bench.views);
+        (verdict[0].noted, bench.checks.counts(CheckId(0)).note.map(str::to_owned))
+    };
+    let ends = Some("ends in 9 days".to_owned());
+    assert_eq!(done(None, true), (false, None));
+    assert_eq!(done(Some("ends in 9 days"), true), (true, ends.clone()));
+    assert_eq!(done(Some("ends in 9 days"), true), (false, ends.clone()), "said once");
+    assert_eq!(done(None, false), (false, ends), "a failure knows nothing of it");
+    assert_eq!(done(None, true), (false, None), "renewed");
 }
