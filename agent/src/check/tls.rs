@@ -39,7 +39,10 @@ impl Client {
         // A failure isn't kept: the file may come.
         let config = self.0.get_or_try_init(|| client_config(tls)).await?;
         let connector = TlsConnector::from(Arc::clone(config));
-        let stream = connector.connect(name, stream).await.map_err(|e| in_words(&e))?;
+        let stream = connector.connect(name, stream).await.map_err(|e| match e.kind() {
+            io::ErrorKind::UnexpectedEof => "connection closed within the handshake".to_owned(),
+            _ => in_words(&e),
+        })?;
         let (_, session) = stream.get_ref();
         let note = expiry(session.peer_certificates().unwrap_or_default(), tls, SystemTime::now());
         Ok((stream, note))
@@ -170,10 +173,7 @@ impl Anybody {
 /// As [`describe`], with what TLS has to say.
 pub(super) fn in_words(e: &io::Error) -> String {
     let Some(tls) = e.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {
-        return match e.kind() {
-            io::ErrorKind::UnexpectedEof => "connection closed within the handshake".to_owned(),
-            _ => describe(e),
-        };
+        return describe(e);
     };
     match tls {
         Error::InvalidCertificate(wrong) => certificate(wrong),
