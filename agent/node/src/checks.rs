@@ -132,7 +132,9 @@ impl Checks {
             if schedule.next_start.is_some_and(|at| at <= now) && schedule.out.len() < OUTSTANDING_MAX {
                 schedule.sequence += 1;
                 schedule.last_start = Some(now);
-                schedule.early = early(&mut self.random, check.jitter);
+                // Not before the deadline of this one: two failures would be closer together than is computed.
+                schedule.early =
+                    early(&mut self.random, check.jitter.min(check.interval.saturating_sub(check.timeout)));
                 schedule.out.insert(schedule.sequence, now + check.timeout);
                 // After a stall one probe makes up for all that were missed.
                 schedule.next_start = Some(now + schedule.pace(check, view));

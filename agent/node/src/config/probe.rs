@@ -24,8 +24,8 @@ pub struct Check {
     #[serde(rename = "timeout_ms", serialize_with = "milliseconds")]
     pub timeout: Duration,
     /// A probe starts up to so much earlier than `interval` after the last one, while the results agree with the state:
-    /// many checks and nodes don't ask in step. Never later, so that no bound of detection moves. At most half of
-    /// `interval`.
+    /// many checks and nodes don't ask in step. Never later, and never before the last one's `timeout`, so that no bound
+    /// of detection moves. At most half of `interval`.
     #[serde(rename = "jitter_ms", serialize_with = "milliseconds")]
     pub jitter: Duration,
     /// Failures in a row until it counts as failed, ≥ 1.
