@@ -6,7 +6,7 @@ DRILL_PROFILE := demo
 BIN := target/$(DRILL_PROFILE)
 PIECE ?= all
 
-.PHONY: help demo test quick full bench scale fmt lint deny setup binaries unit drills
+.PHONY: help demo test quick full bench scale fmt lint deny setup binaries unit drills balance
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -50,6 +50,9 @@ bench: ## benchmarks, alone
 scale: ## 1 to 1,000 virtual routers, 500 addresses, a flapping trunk, beside keepalived; on a quiet machine
 	$(MAKE) --no-print-directory binaries
 	$(BIN)/holdfast-drill scale --results tests/results
+
+balance: ## what the embedded balancer costs: loads, changes, forwarding beside nft by hand; root, on a quiet machine
+	$(CARGO) test --locked --profile $(DRILL_PROFILE) -p holdfast --test pool -- --ignored --nocapture --test-threads=1
 
 fmt: ## format the tree
 	$(CARGO) fmt --all

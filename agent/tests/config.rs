@@ -661,3 +661,26 @@ fn each_kind_of_balancer_is_read_with_where_it_is_asked() {
     );
     assert_eq!(config.balancers.get(1).expect("the second").poll, POLL);
 }
+
+#[test]
+fn services_with_the_same_backends_under_the_same_rules_share_one_set() {
+    use holdfast_node::config::{Affinity, BalancerKind, NatMode, ProcessSource, SetId};
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config/good/nft.toml");
+    let config = config::load(&path).expect("a good file");
+    let balancer = config.balancers.first().expect("one");
+    assert_eq!((balancer.kind, &balancer.source), (BalancerKind::Nft, &ProcessSource::Kernel));
+    let nft = config.nft.expect("it is there");
+    let sets: Vec<Vec<u16>> =
+        nft.services.iter().map(|s| s.addresses.iter().map(|(_, SetId(set))| *set).collect()).collect();
+    assert_eq!(sets, [vec![0, 1], vec![2, 3], vec![4, 5], vec![4, 5]], "a set is of one family");
+    let first = nft.sets.first().expect("of the first service");
+    let backends: Vec<String> = first.backends.iter().map(|b| format!("{} {}", b.address, b.weight)).collect();
+    assert_eq!(backends, ["10.2.0.21:8080 3", "10.2.0.22:8080 1"], "sorted, whatever the order in the file");
+    assert!(first.backends.iter().all(|b| b.probe.is_some()));
+    assert!(nft.sets[2..].iter().flat_map(|set| &set.backends).all(|b| b.probe.is_none()), "udp, and check = false");
+    let probe = nft.probes.first().expect("of the first backend");
+    assert_eq!((probe.interval.as_millis(), probe.fall, probe.rise), (1_000, 2, 3));
+    let (one, two) = (&nft.services[0], &nft.services[1]);
+    assert_eq!((one.mode, one.affinity, one.mss, one.snat.len()), (NatMode::Snat, Affinity::Source, Some(1_360), 2));
+    assert_eq!((two.mode, two.affinity, two.mss, two.snat.len()), (NatMode::Dnat, Affinity::Flow, None, 0));
+}

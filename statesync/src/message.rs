@@ -110,6 +110,11 @@ pub enum Message {
         /// Entries that it may have; 0: no limit.
         limit: u64,
     },
+    /// (7) The sender's embedded balancer. Peers that don't know this skip it.
+    Pool {
+        /// The same on every node that sends new flows to the same backends.
+        fingerprint: u64,
+    },
     /// (5) The sender leaves in order (stop): its reports end here, this is not a failure.
     Goodbye,
 }

@@ -163,12 +163,14 @@ impl Node {
                 view.table_limit = Some(limit);
                 self.dirty.all |= back;
             }
+            Message::Pool { fingerprint } => view.pool = Some(fingerprint),
             Message::Goodbye => {
                 view.left = true;
                 view.heard_at = None;
                 view.vips.clear();
                 view.balancers.clear();
                 view.table_limit = None;
+                view.pool = None;
                 self.dirty.all = true;
                 let kind = Kind::PeerDown { peer: self.peer_name(peer), goodbye: true };
                 self.event(now, None, kind);

@@ -302,6 +302,7 @@ impl Node {
         }
         let (word, why) = match &state {
             BalancerState::Unknown { why } => ("unknown", why.clone()),
+            BalancerState::Alive { pid: 0 } => ("alive", "its table is loaded".to_owned()),
             BalancerState::Alive { pid } => ("alive", format!("pid {pid}")),
             BalancerState::Gone { why, .. } => ("gone", why.clone()),
         };

@@ -12,8 +12,7 @@ use crate::io::age_ms;
 use crate::node::Node;
 use crate::pool::status::PoolStatus;
 use crate::segment::state_word;
-use crate::turn::fitness_word;
-use holdfast_statesync::message::Role;
+use holdfast_statesync::message::{Fitness, Role};
 use holdfast_vrrp::wire::ChecksumForm;
 use holdfast_vrrp::{Family, LegId, State, Version};
 use serde::{Deserialize, Serialize};
@@ -300,6 +299,7 @@ pub(crate) fn of(node: &Node, now: Instant) -> Status {
     let peers = peers(node, now);
     let neighbors = sessions::neighbors(node, now);
     let (verdict, summary, warnings) = judge::judge(node, &rows, &peers, &neighbors, now);
+    let warnings = warnings.into_iter().chain(crate::pool::status::differs(node)).collect();
     let mut counters = node.counters.clone();
     let adverts = &node.adverts;
     let of_adverts = [
@@ -507,5 +507,15 @@ fn role_word(role: Role) -> &'static str {
         Role::Out => "out",
         Role::Backup => "backup",
         Role::Active => "active",
+    }
+}
+
+/// For journal and status.
+pub(crate) fn fitness_word(fitness: Fitness) -> &'static str {
+    match fitness {
+        Fitness::Unknown => "unknown",
+        Fitness::Fit => "fit",
+        Fitness::Unfit => "unfit",
+        Fitness::Withheld => "withheld",
     }
 }

@@ -14,6 +14,7 @@ use crate::journal::Kind;
 use crate::kernel::Vmac;
 use crate::legs::LegIndex;
 use crate::node::Node;
+use crate::status::fitness_word;
 use crate::vip::VipRun;
 use crate::world::{Fault, FaultKind, Leaving, VipView, Withheld};
 use holdfast_statesync::message::{BalancerReport, Fitness, Message, Role, VipReport};
@@ -603,6 +604,7 @@ impl Node {
         let message =
             Message::Report { sequence: self.report_sequence, vips: vips.collect(), balancers: balancers.collect() };
         channel.handle(now, holdfast_statesync::channel::Input::Broadcast { message: &message });
+        self.tell_fingerprint(now);
         self.drain_channel(now);
     }
 
@@ -687,16 +689,6 @@ fn announced(output: &Output) -> Option<(u32, IpAddr)> {
 /// The first and weightiest reason, in words.
 pub(crate) fn first_reason(plan: &VipPlan) -> String {
     plan.reasons.first().map(ToString::to_string).unwrap_or_default()
-}
-
-/// For journal and status.
-pub(crate) fn fitness_word(fitness: Fitness) -> &'static str {
-    match fitness {
-        Fitness::Unknown => "unknown",
-        Fitness::Fit => "fit",
-        Fitness::Unfit => "unfit",
-        Fitness::Withheld => "withheld",
-    }
 }
 
 /// Whether a priority is the one that nobody runs at by choice.

@@ -295,6 +295,8 @@ pub struct PeerView {
     pub vips: BTreeMap<VipId, (Instant, VipReport)>,
     /// The limit of its connection table (0: none), once it said so.
     pub table_limit: Option<u64>,
+    /// The fingerprint of its embedded balancer, once it said one in this run.
+    pub pool: Option<u64>,
     /// Its balancers, at most [`BALANCERS_MAX`].
     pub balancers: BTreeMap<String, (Instant, Fitness, Option<Verdict>)>,
 }

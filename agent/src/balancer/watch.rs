@@ -183,6 +183,10 @@ pub struct Looker {
 impl Looker {
     /// Until the watcher is gone.
     pub async fn run(mut self) {
+        if self.source == ProcessSource::Kernel {
+            // No process: whoever keeps the table says how it is.
+            return;
+        }
         if matches!(self.source, ProcessSource::Command(_)) {
             // Nothing is known, and nothing to say, before the keeper names a process.
             tokio::select! {

@@ -8,7 +8,7 @@ use holdfast_node::config::{Admin, Balancer, BalancerKind, HttpAt, POLL, Process
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-const KINDS: &str = "haproxy, nginx, envoy, process";
+const KINDS: &str = "haproxy, nginx, envoy, nft, process";
 const POLL_MIN: Duration = Duration::from_millis(50);
 const POLL_MAX: Duration = Duration::from_secs(60);
 /// Most files in `config`.
@@ -25,7 +25,7 @@ pub(super) fn balancer(table: &Table<'_>, sink: &mut Sink) -> Named<Balancer> {
     let master = table.get("master").map(|value| master(kind, &value, sink));
     let config = table.get("config").map_or_else(|| Some(Vec::new()), |value| files(&value, sink));
     let poll = table.get("poll").map_or(Some(POLL), |value| duration(&value, POLL_MIN, POLL_MAX, sink));
-    let source = source(table, sink);
+    let source = if kind == Some(BalancerKind::Nft) { kernel(table, sink) } else { source(table, sink) };
     named.item = (|| {
         Some(Balancer {
             name: named.name()?,
@@ -50,11 +50,12 @@ fn flat<T>(optional: Option<Option<T>>) -> Option<Option<T>> {
 }
 
 fn kind(value: &Value<'_>, sink: &mut Sink) -> Option<BalancerKind> {
-    if let Some(later @ ("nft" | "ipvs")) = value.as_str() {
+    if let Some(later @ "ipvs") = value.as_str() {
         value.refuse(&format!("`{later}` is not supported by this version"), KINDS, sink);
         return None;
     }
-    let words = [BalancerKind::Haproxy, BalancerKind::Nginx, BalancerKind::Envoy, BalancerKind::Process];
+    use BalancerKind::{Envoy, Haproxy, Nft, Nginx, Process};
+    let words = [Haproxy, Nginx, Envoy, Nft, Process];
     word(value, &words.map(|kind| (kind.word(), kind)), sink)
 }
 
@@ -72,7 +73,11 @@ fn admin(kind: Option<BalancerKind>, value: &Value<'_>, sink: &mut Sink) -> Opti
             http(value, accepted, sink)
         }
         BalancerKind::Nft | BalancerKind::Process => {
-            let what = "a plain process has no admin side";
+            let what = if kind == Some(BalancerKind::Nft) {
+                "the embedded balancer has no admin side: holdfast status shows it"
+            } else {
+                "a plain process has no admin side"
+            };
             value.refuse(what, "admin with kind = \"haproxy\", \"nginx\" or \"envoy\"", sink);
             None
         }
@@ -131,6 +136,21 @@ fn files(value: &Value<'_>, sink: &mut Sink) -> Option<Vec<PathBuf>> {
         return None;
     }
     items.iter().map(|item| absolute_path(item, sink)).collect()
+}
+
+/// The embedded balancer is no process.
+fn kernel(table: &Table<'_>, sink: &mut Sink) -> Option<ProcessSource> {
+    for key in ["unit", "command", "pidfile"] {
+        if let Some(value) = table.get(key) {
+            value.refuse(
+                "kind = \"nft\" has no process: the kernel does its work",
+                "nothing with kind = \"nft\"",
+                sink,
+            );
+            return None;
+        }
+    }
+    Some(ProcessSource::Kernel)
 }
 
 fn source(table: &Table<'_>, sink: &mut Sink) -> Option<ProcessSource> {

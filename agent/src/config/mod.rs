@@ -15,6 +15,7 @@ mod cross;
 pub mod duration;
 mod error;
 pub(crate) mod file;
+mod nft;
 mod probe;
 mod schema;
 mod sections;
@@ -180,11 +181,16 @@ fn read(root: &Table<'_>, here: &Here<'_>, sink: &mut Sink) -> Option<Config> {
     if let (Some(bgp), Some(wrong)) = (&bgp, here.password) {
         bgp.passwords(wrong, sink);
     }
+    let nft = nft::nft(root, &balancers, &vips, &addresses, sink);
     drop(addresses);
     let units = vip::units::units(vips, &known, sink);
     if let Some(units) = &units {
         probe::resolve(&mut checks, &later, units, sink);
     }
+    let nft = match nft {
+        Some(read) => Some(read.resolve(units.as_deref().unwrap_or_default(), &balancers, sink)?),
+        None => None,
+    };
     let cluster = match cluster {
         Some(read) => Some(read.item?),
         None => None,
@@ -197,7 +203,7 @@ fn read(root: &Table<'_>, here: &Here<'_>, sink: &mut Sink) -> Option<Config> {
         bgp: speaker?,
         cluster,
         hooks: hooks.into_iter().map(|named| named.item).collect::<Option<_>>()?,
-        nft: None,
+        nft,
         conntrack: conntrack?,
         fifo: fifo?,
     })

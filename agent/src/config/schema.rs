@@ -13,8 +13,8 @@ pub struct Section {
 
 pub(super) const ROOT: Section = Section {
     path: "",
-    keys: &["node", "balancer", "check", "vip", "bgp", "cluster", "hook", "notify", "conntrack"],
-    not_yet: &[("statesync", None), ("nft", None)],
+    keys: &["node", "balancer", "check", "vip", "nft", "bgp", "cluster", "hook", "notify", "conntrack"],
+    not_yet: &[("statesync", None)],
 };
 pub(super) const NODE: Section = Section { path: "node", keys: &["name"], not_yet: &[] };
 pub(super) const BALANCER: Section = Section {
@@ -198,13 +198,39 @@ pub(super) const BFD: Section =
 pub(super) const CLUSTER: Section = Section { path: "cluster", keys: &["listen", "key_file", "peer"], not_yet: &[] };
 pub(super) const PEER: Section =
     Section { path: "cluster.peer[]", keys: &["name", "address", "public_keys"], not_yet: &[] };
+pub(super) const NFT: Section = Section { path: "nft", keys: &["service"], not_yet: &[] };
+pub(super) const NFT_SERVICE: Section = Section {
+    path: "nft.service[]",
+    keys: &[
+        "vip",
+        "protocol",
+        "port",
+        "backends",
+        "mode",
+        "snat",
+        "affinity",
+        "check",
+        "panic_threshold",
+        "max_ejection",
+        "slow_start",
+        "mss",
+    ],
+    not_yet: &[],
+};
+pub(super) const NFT_BACKEND: Section =
+    Section { path: "nft.service[].backends[]", keys: &["address", "weight"], not_yet: &[] };
+pub(super) const NFT_CHECK: Section = Section {
+    path: "nft.service[].check",
+    keys: &["http", "host", "expect", "port", "interval", "fast_interval", "timeout", "fall", "rise"],
+    not_yet: &[],
+};
 pub(super) const NOTIFY: Section = Section { path: "notify", keys: &["fifo"], not_yet: &[] };
 pub(super) const CONNTRACK: Section =
     Section { path: "conntrack", keys: &["watch", "filling", "high", "full", "limit"], not_yet: &[] };
 pub(super) const HOOK: Section = Section { path: "hook[]", keys: &["name", "on", "exec", "timeout"], not_yet: &[] };
 
 /// Every kind of table, for documentation and its test.
-pub fn sections() -> [&'static Section; 27] {
+pub fn sections() -> [&'static Section; 31] {
     [
         &ROOT,
         &NODE,
@@ -225,6 +251,10 @@ pub fn sections() -> [&'static Section; 27] {
         &ROUTE,
         &RULE,
         &ANNOUNCE,
+        &NFT,
+        &NFT_SERVICE,
+        &NFT_BACKEND,
+        &NFT_CHECK,
         &BGP,
         &NEIGHBOR,
         &BFD,

@@ -2,10 +2,11 @@
 
 use super::{exit, instance, render, server};
 use crate::os::addr::AddressSocket;
-use crate::os::nft::Guard;
+use crate::os::nft::{Balancer, Guard};
 use crate::os::route::RouteSocket;
 use crate::os::vmac::VmacSocket;
 use holdfast_node::io::StepError;
+use holdfast_node::pool::Balance;
 use std::path::Path;
 
 /// Removes all that carries our mark (rules, routes, devices, addresses, the packet filter's table) and a stale control socket, unless an agent runs with this runtime directory.
@@ -80,6 +81,11 @@ fn remove_extras() -> u8 {
         && guard.is_there().unwrap_or(true)
     {
         said("the packet filter's table".to_owned(), guard.remove());
+    }
+    if let Ok(mut balancer) = Balancer::open()
+        && balancer.is_there().unwrap_or(true)
+    {
+        said("the balancing table".to_owned(), balancer.apply(&Balance::Unload).map(|_| ()));
     }
     code
 }

@@ -82,6 +82,9 @@ pub enum Command {
     Drain(Drain),
     /// Let this node take part again (exit 0, 10 refused)
     Undrain,
+    /// Backends of the embedded balancer
+    #[command(subcommand)]
+    Pool(Pool),
     /// Make the channel's key pair: the secret key goes to a file, the public key is printed (exit 0, 1)
     Keygen {
         /// Where the secret key goes; never overwritten [default: /etc/holdfast/node.key]
@@ -139,6 +142,21 @@ pub enum Bgp {
         /// Where BGP is spoken in a capture
         #[arg(long, default_value_t = 179, value_parser = clap::value_parser!(u16).range(1..))]
         port: u16,
+    },
+}
+
+/// The commands of `pool`.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Pool {
+    /// Give a backend no new flows; those that are established go on (exit 0, 10 refused)
+    Drain {
+        /// Its address, as ip:port, or ip for all of its ports
+        backend: String,
+    },
+    /// Let a backend have new flows again (exit 0, 10 refused)
+    Undrain {
+        /// Its address, as ip:port, or ip for all of its ports
+        backend: String,
     },
 }
 

@@ -3,7 +3,7 @@
 use super::cli::Drain;
 use super::client::{self, ClientError, LineReader};
 use super::render::neighbors;
-use super::wire::{AnswerLine, DrainBody, EventLine};
+use super::wire::{AnswerLine, DrainBody, EventLine, PoolBody};
 use super::{exit, render};
 use holdfast_node::status::{Status, Verdict};
 use hyper::Method;
@@ -128,6 +128,14 @@ pub(super) fn drain(runtime_dir: &Path, drain: &Drain) -> u8 {
 pub(super) fn undrain(runtime_dir: &Path) -> u8 {
     client(async {
         let mut answer = client::ask(runtime_dir, Method::POST, "/v1/undrain", Some(b"{}".to_vec())).await?;
+        outcome(&mut answer).await
+    })
+}
+
+pub(super) fn pool(runtime_dir: &Path, backend: String, drain: bool) -> u8 {
+    client(async {
+        let body = serde_json::to_vec(&PoolBody { backend, drain }).map_err(|e| garbled("the request", &e))?;
+        let mut answer = client::ask(runtime_dir, Method::POST, "/v1/pool", Some(body)).await?;
         outcome(&mut answer).await
     })
 }

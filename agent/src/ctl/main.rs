@@ -1,6 +1,6 @@
 //! From words to an exit code.
 
-use super::cli::{Bgp, Cli, Command, Places};
+use super::cli::{Bgp, Cli, Command, Places, Pool};
 use super::{check, cleanup, commands, decode, exit, external, instance, keygen, server};
 use crate::config;
 use clap::{CommandFactory as _, Parser as _};
@@ -40,6 +40,8 @@ fn other(command: Command, places: &Places) -> u8 {
         Command::Bgp(Bgp::Decode { file, hex, port }) => decode::run(file.as_deref(), hex.as_deref(), port),
         Command::Drain(drain) => commands::drain(&places.runtime_dir, &drain),
         Command::Undrain => commands::undrain(&places.runtime_dir),
+        Command::Pool(Pool::Drain { backend }) => commands::pool(&places.runtime_dir, backend, true),
+        Command::Pool(Pool::Undrain { backend }) => commands::pool(&places.runtime_dir, backend, false),
         Command::Keygen { file, out, public } => match public {
             Some(file) => keygen::show(&file),
             None => keygen::make(&file.or(out).unwrap_or_else(|| keygen::DEFAULT.into())),

@@ -2,6 +2,7 @@
 
 pub(super) mod neighbors;
 mod planes;
+mod pool;
 
 use super::wire::EventLine;
 use holdfast_node::journal::{Kind, Severity};
@@ -88,6 +89,10 @@ pub(super) fn status(status: &Status) -> String {
     if let Some(view) = status.conntrack.as_ref().filter(|view| view.level != "fine") {
         text.push('\n');
         text.push_str(&planes::conntrack(view));
+    }
+    if let Some(pool) = &status.pool {
+        text.push('\n');
+        text.push_str(&pool::rows(pool));
     }
     if !status.checks.is_empty() {
         text.push('\n');
@@ -301,6 +306,9 @@ fn words(kind: &Kind) -> String {
             (false, true) => format!("interface {interface}: down"),
             (false, false) => format!("interface {interface}: gone"),
         },
+        Kind::BackendState { backend, up: true, .. } => format!("backend {backend}: up"),
+        Kind::BackendState { backend, up: false, why } => format!("backend {backend}: down: {why}"),
+        Kind::PoolMode { pool, mode, why } => format!("pool of {pool}: {mode}: {why}"),
         other => plain(other),
     }
 }

@@ -4,14 +4,17 @@
 //! |---|---|
 //! | `GET /v1/status` | [`Status`](holdfast_node::status::Status) and the worker's own figures, one object |
 //! | `GET /v1/events?since=ID&follow=true` | journal entries, one object a line |
-//! | `POST /v1/drain`, `POST /v1/undrain` | progress and end, one object a line |
+//! | `POST /v1/drain`, `POST /v1/undrain`, `POST /v1/pool` | progress and end, one object a line |
 //!
 //! Refuses to wait for a client: a reader that stops reading holds its own task and nothing else, and at most
 //! [`CONNECTIONS_MAX`] of them.
 
 use super::connection::{Caller, Limited};
 use super::lines::{LineSender, Lines};
-use super::wire::{AnswerLine, BODY_MAX, DrainBody, ErrorBody, EventLine, FORCE_MAX, REASON_MAX, SCHEMA, UndrainBody};
+use super::wire::{
+    AnswerLine, BACKEND_MAX, BODY_MAX, DrainBody, ErrorBody, EventLine, FORCE_MAX, PoolBody, REASON_MAX, SCHEMA,
+    UndrainBody,
+};
 use crate::os::diag;
 use crate::run::api::{ApiHandle, Unavailable, WorkerFigures};
 use axum::extract::connect_info::ConnectInfo;
@@ -87,6 +90,7 @@ pub async fn serve(listener: UnixListener, api: ApiHandle, stop: CancellationTok
         .route("/v1/events", get(events))
         .route("/v1/drain", post(drain))
         .route("/v1/undrain", post(undrain))
+        .route("/v1/pool", post(pool))
         .layer(DefaultBodyLimit::max(BODY_MAX))
         .layer(axum::middleware::map_response(close))
         .with_state(state);
@@ -251,6 +255,16 @@ async fn undrain(
     Json(UndrainBody {}): Json<UndrainBody>,
 ) -> Response {
     answered(&shared, Request::Undrain { who }, None).await
+}
+
+async fn pool(
+    State(shared): State<Shared>,
+    ConnectInfo(Caller(who)): ConnectInfo<Caller>,
+    Json(PoolBody { backend, drain }): Json<PoolBody>,
+) -> Response {
+    // Whatever is longer is no address, and is told as it was written.
+    let backend = backend.chars().take(BACKEND_MAX).collect();
+    answered(&shared, Request::Pool { who, backend, drain }, None).await
 }
 
 /// Passes the node's answers on as they come; the end of a drain with what is still open on the `vips`. Nothing here

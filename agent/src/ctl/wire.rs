@@ -36,6 +36,19 @@ pub struct DrainBody {
 #[serde(deny_unknown_fields)]
 pub struct UndrainBody {}
 
+/// Body of `POST /v1/pool`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolBody {
+    /// `ip:port`, or `ip` for all of its ports.
+    pub backend: String,
+    /// No new flows; `false`: they may come again.
+    pub drain: bool,
+}
+
+/// Longest name of a backend, bytes.
+pub const BACKEND_MAX: usize = 64;
+
 /// One line of the answer to a drain or undrain. Any number of `Progress`, then exactly one other; an answer that
 /// ends without one means that the agent ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,13 +5,14 @@
 //!
 //! What this module refuses to do: spare anything of ours, or touch anything else.
 
-use super::nft::Guard;
+use super::nft::{Balancer, Guard};
 use super::route::RouteSocket;
 use super::vmac::VmacSocket;
 use holdfast_node::io::StepError;
+use holdfast_node::pool::Balance;
 use std::io;
 
-/// Removes rules, routes, interfaces with a virtual MAC (with their addresses) and the packet filter's table, in this
+/// Removes rules, routes, interfaces with a virtual MAC (with their addresses) and the packet filter's tables, in this
 /// order: first what leads traffic here. Each is tried whatever becomes of the others.
 ///
 /// # Errors
@@ -38,6 +39,11 @@ pub fn remove_all() -> Vec<StepError> {
     match Guard::open() {
         Ok(mut guard) => errors.extend(guard.remove().err()),
         // Without netfilter there is nothing of ours in it.
+        Err(e) if e.raw_os_error() == Some(libc::EPROTONOSUPPORT) => {}
+        Err(e) => errors.push(failed(&e, "open netfilter")),
+    }
+    match Balancer::open() {
+        Ok(mut balancer) => errors.extend(balancer.apply(&Balance::Unload).err()),
         Err(e) if e.raw_os_error() == Some(libc::EPROTONOSUPPORT) => {}
         Err(e) => errors.push(failed(&e, "open netfilter")),
     }

@@ -24,6 +24,9 @@ pub(super) const BUFFER: usize = 64 * 1024;
 /// The kernel's buffer for answers, in bytes (it counts each at its size in memory, and doubles this).
 const RECEIVE_BUFFER: usize = 1 << 19;
 
+/// Datagrams of this size fit any socket's send buffer.
+const SMALL: usize = 64 * 1024;
+
 /// Bytes in front of every message.
 pub(super) const HEADER: usize = 16;
 
@@ -111,6 +114,10 @@ pub(super) struct Ack {
     pub(super) text: Option<String>,
 }
 
+impl Ack {
+    pub(super) const SUCCESS: Self = Self { errno: 0, text: None };
+}
+
 /// Reads an acknowledgement (`NLMSG_ERROR`).
 pub(super) fn parse_ack(message: &Message<'_>) -> Option<Ack> {
     if message.kind != NLMSG_ERROR {
@@ -173,6 +180,14 @@ impl NetlinkSocket {
         let first = self.sequence.wrapping_add(1);
         self.sequence = self.sequence.wrapping_add(count);
         first
+    }
+
+    /// Has the kernel take datagrams of so many bytes. Beyond what any socket may have that needs CAP_NET_ADMIN.
+    pub(super) fn make_room(&self, bytes: usize) -> io::Result<()> {
+        if bytes > SMALL && setsockopt(&self.fd, sockopt::SndBufForce, &(bytes + SMALL)).is_err() {
+            setsockopt(&self.fd, sockopt::SndBuf, &(bytes + SMALL))?;
+        }
+        Ok(())
     }
 
     /// Sends one datagram of one or more requests.

@@ -3,16 +3,20 @@
 //! What this module refuses to do: decide, retry, or remember what should be. A step that fails is reported, and the
 //! node, which compares with what the kernel says it has, asks again.
 
+mod balance;
 mod extras;
 
 use crate::os::addr::{AddressSocket, Wanted, step_error};
 use crate::os::announce::Announcer;
 use crate::os::link;
 use crate::os::vrrp::{Batch, Family, Receiver, Sender};
+use balance::Desk;
+pub use balance::Heard;
 use extras::Extras;
 use holdfast_node::io::{Link, SocketKey, Step, StepError};
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -52,6 +56,8 @@ pub struct Executor {
     /// Which socket was read last: the next [`Executor::poll_recv`] starts after it, so that none starves another.
     turn: Option<SocketKey>,
     extras: Extras,
+    /// Started by the first change to the embedded balancer.
+    balance: Option<Desk>,
     counters: Counters,
 }
 
@@ -67,6 +73,7 @@ impl Executor {
             vrrp: BTreeMap::new(),
             turn: None,
             extras: Extras::open()?,
+            balance: None,
             counters: Counters::default(),
         })
     }
@@ -158,6 +165,29 @@ impl Executor {
         self.counters
     }
 
+    /// What is heard of the embedded balancer's table. Pending for ever before the first change to it.
+    pub fn poll_balance(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
+        let heard = self.balance.as_mut().map_or(Poll::Pending, |desk| desk.poll(cx));
+        if let Poll::Ready(Heard::Done(_, result)) = &heard {
+            self.counters.done += u64::from(result.is_ok());
+            self.counters.failed += u64::from(result.is_err());
+        }
+        heard
+    }
+
+    /// New flows by set and backend since the embedded balancer's table was loaded, of so many sets.
+    pub fn balance_flows(&mut self, sets: u16) -> BTreeMap<u16, BTreeMap<SocketAddr, u64>> {
+        self.balance.as_mut().map(|desk| desk.flows(sets)).unwrap_or_default()
+    }
+
+    fn balance(&mut self) -> Result<&mut Desk, StepError> {
+        if self.balance.is_none() {
+            let desk = Desk::start().map_err(|e| failure(&e, || "open the packet filter".to_owned()))?;
+            self.balance = Some(desk);
+        }
+        Ok(self.balance.as_mut().expect("started above"))
+    }
+
     fn try_execute(&mut self, step: &Step) -> Result<(), StepError> {
         match step {
             Step::AddAddress { ifindex, ip, prefix, lifetime } => self.addresses.add(*ifindex, *ip, *prefix, *lifetime),
@@ -188,7 +218,7 @@ impl Executor {
             Step::AddRule { rule } => self.extras.routes.add_rule(&(*rule).into()),
             Step::RemoveRule { rule } => self.extras.routes.remove_rule(&(*rule).into()),
             Step::Guard { addresses } => self.extras.guard(addresses),
-            Step::Balance(_) => Err(failure(&io::ErrorKind::Unsupported.into(), || "balance".to_owned())),
+            Step::Balance(balance) => self.balance()?.ask(balance),
             Step::AddVmac { vmac } => self.extras.add_vmac(*vmac),
             Step::RemoveVmac { vmac } => {
                 let gone = self.extras.remove_vmac(*vmac)?;
@@ -201,6 +231,10 @@ impl Executor {
     fn count(&mut self, step: &Step, result: &Result<(), StepError>) {
         if result.is_err() {
             self.counters.failed += 1;
+            return;
+        }
+        if matches!(step, Step::Balance(_)) {
+            // Counted when it is done.
             return;
         }
         self.counters.done += 1;

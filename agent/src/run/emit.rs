@@ -186,7 +186,8 @@ impl Outputs {
                         next = node.poll_output();
                     }
                     let results = self.executor.execute_all(&steps);
-                    self.outcomes.extend(steps.into_iter().zip(results).map(|(s, r)| Outcome::Step(s, r)));
+                    let done = steps.into_iter().zip(results).filter(|(s, r)| !is_on_its_way(s, r));
+                    self.outcomes.extend(done.map(|(s, r)| Outcome::Step(s, r)));
                 }
                 Output::Advert { vip, leg, ifindex, source, packets } => {
                     self.adverts.push(Advert { vip, leg, ifindex, source, packets });
@@ -208,7 +209,9 @@ impl Outputs {
             // Batched by the caller; alone it's done alone.
             Output::Step(step) => {
                 let result = self.executor.execute(&step);
-                self.outcomes.push_back(Outcome::Step(step, result));
+                if !is_on_its_way(&step, &result) {
+                    self.outcomes.push_back(Outcome::Step(step, result));
+                }
             }
             // Likewise.
             Output::Advert { vip, leg, ifindex, source, packets } => {
@@ -396,7 +399,17 @@ impl Outputs {
     }
 
     /// What the node can't know of itself.
-    fn add_own(&self, status: &mut Status) {
+    fn add_own(&mut self, status: &mut Status) {
+        if let Some(pool) = &mut status.pool {
+            let sets = u16::try_from(pool.sets.len()).unwrap_or(u16::MAX);
+            let flows = self.executor.balance_flows(sets);
+            for (id, set) in (0..).zip(&mut pool.sets) {
+                let Some(flows) = flows.get(&id) else { continue };
+                for backend in &mut set.backends {
+                    backend.flows = backend.address.parse().ok().and_then(|address| flows.get(&address)).copied();
+                }
+            }
+        }
         let f = &self.figures;
         let advert = self.lateness.snapshot();
         let mut add = |name: &str, value: u64| {
@@ -450,6 +463,11 @@ impl Outputs {
             news
         });
     }
+}
+
+/// Its answer comes when it is done.
+fn is_on_its_way(step: &Step, result: &Result<(), StepError>) -> bool {
+    matches!(step, Step::Balance(_)) && result.is_ok()
 }
 
 fn told(vip: &holdfast_node::config::Vip) -> Vec<(Subject, String)> {

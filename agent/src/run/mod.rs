@@ -127,7 +127,8 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     let pulse = pulse.filter(|_| felt);
     let (watcher, lookers) = watch::pair(&config.balancers);
     let (protocol_ends, runtime_ends) = queues::pair(boot.intents.clone(), config.fifo.is_some());
-    let checks = config.checks.clone();
+    let of_backends = config.nft.iter().flat_map(|nft| &nft.probes);
+    let checks = config.checks.iter().chain(of_backends).cloned().collect();
     let fifo = config.fifo.clone();
     let managed = config.vips.iter().flat_map(|vip| vip.addresses.iter().map(|address| address.ip)).collect();
     let disable = disable::files(&config);

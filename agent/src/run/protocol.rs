@@ -19,12 +19,12 @@ use crate::os::tcp::Key;
 use crate::os::timerfd::TimerFd;
 use crate::os::vrrp::Batch;
 use crate::os::{sched, udp::UdpChannel};
-use crate::reconcile::Executor;
+use crate::reconcile::{Executor, Heard};
 use holdfast_node::config::{BalancerId, BalancerKind, Config, NeighborId, ProcessSource, VipId};
 use holdfast_node::io::Boot;
 use holdfast_node::keeper::beat_every;
 use holdfast_node::keeper::ipc::{ToKeeper, ToWorker};
-use holdfast_node::{Input, Node};
+use holdfast_node::{Input, Node, Step};
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
@@ -225,6 +225,7 @@ impl Protocol {
         let mut busy = self.turn_vrrp(cx);
         busy |= self.turn_clock();
         busy |= self.turn_balancers(cx);
+        busy |= self.turn_balance(cx);
         busy |= self.turn_bgp(cx);
         busy |= self.turn_monitor(cx);
         busy |= self.turn_channel(cx);
@@ -376,6 +377,20 @@ impl Protocol {
         {
             count += 1;
             self.feed(Input::Balancer { balancer, state });
+        }
+        count > 0
+    }
+
+    fn turn_balance(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut count = 0;
+        while count < FEW
+            && let Poll::Ready(heard) = self.outputs.executor.poll_balance(cx)
+        {
+            count += 1;
+            match heard {
+                Heard::Done(balance, result) => self.feed(Input::StepDone { step: Step::Balance(balance), result }),
+                Heard::Touched => self.feed(Input::TableTouched),
+            }
         }
         count > 0
     }

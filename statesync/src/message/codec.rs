@@ -14,6 +14,7 @@
 //! 4 Keep     name, role_epoch: u64
 //! 5 Goodbye  empty
 //! 6 Table    limit: u64
+//! 7 Pool     fingerprint: u64
 //! 255 Probe  empty: the channel's own, "answer me"
 //! ```
 
@@ -36,6 +37,7 @@ const KIND_CLAIM: u8 = 3;
 const KIND_KEEP: u8 = 4;
 const KIND_GOODBYE: u8 = 5;
 const KIND_TABLE: u8 = 6;
+const KIND_POOL: u8 = 7;
 const KIND_PROBE: u8 = 255;
 
 /// The record that asks the other channel for an immediate answer.
@@ -187,6 +189,7 @@ impl Encoded {
                 put_address(&mut self.bytes, *probe);
             }
             Message::Table { limit } => self.bytes.extend_from_slice(&limit.to_le_bytes()),
+            Message::Pool { fingerprint } => self.bytes.extend_from_slice(&fingerprint.to_le_bytes()),
             Message::Keep { vip, role_epoch } => {
                 put_name(&mut self.bytes, vip)?;
                 self.bytes.extend_from_slice(&role_epoch.to_le_bytes());
@@ -329,6 +332,7 @@ const fn message_kind(message: &Message) -> u8 {
         Message::Keep { .. } => KIND_KEEP,
         Message::Goodbye => KIND_GOODBYE,
         Message::Table { .. } => KIND_TABLE,
+        Message::Pool { .. } => KIND_POOL,
     }
 }
 
@@ -346,6 +350,7 @@ fn decode_body(kind: u8, body: &[u8]) -> Result<Record, DecodeError> {
         KIND_KEEP => Message::Keep { vip: body.name()?, role_epoch: body.u64()? },
         KIND_GOODBYE => Message::Goodbye,
         KIND_TABLE => Message::Table { limit: body.u64()? },
+        KIND_POOL => Message::Pool { fingerprint: body.u64()? },
         KIND_PROBE => return Ok(Record::Probe),
         kind => return Ok(Record::Unknown { kind }),
     };

@@ -7,9 +7,14 @@ use crate::io::{Answer, BalancerState, Output, PlaneReport, Pool, Step, StepErro
 use crate::journal::Kind;
 use crate::node::Node;
 use crate::world::CheckState;
+use holdfast_statesync::channel::Input;
+use holdfast_statesync::message::Message;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Instant;
+
+/// See [`Node::tell_fingerprint`].
+const REPORTS: u64 = 10;
 
 /// It would leave a service without any backend.
 pub const LAST_BACKEND: &str = "last-backend";
@@ -50,7 +55,7 @@ impl Node {
     fn on_backend_verdict(&mut self, now: Instant, verdict: Verdict) {
         let Some(pools) = &mut self.pools else { return };
         let index = usize::from(verdict.check.0);
-        let name = pools.probes.get(index).map(|check| check.name.as_str().to_owned()).unwrap_or_default();
+        let name = pools.backend_name(index);
         let before = pools.views.get(index).and_then(|view| view.event);
         let mut event = before;
         if let Some(why) = &verdict.failure {
@@ -95,7 +100,16 @@ impl Node {
         let (up, total) = worst.unwrap_or_default();
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let backends = Some(Pool { up: count(up), total: count(total) });
-        let _ = (now, id, PlaneReport { backends, ..PlaneReport::default() });
+        self.on_plane(now, id, PlaneReport { backends, ..PlaneReport::default() });
+    }
+
+    /// With every tenth report the peers hear whether this node's table is theirs.
+    pub(crate) fn tell_fingerprint(&mut self, now: Instant) {
+        let (Some(pools), Some(channel)) = (&self.pools, &mut self.channel) else { return };
+        if self.report_sequence.is_multiple_of(REPORTS) {
+            let message = Message::Pool { fingerprint: pools.fingerprint() };
+            channel.handle(now, Input::Broadcast { message: &message });
+        }
     }
 
     /// The balancer that this is.
@@ -219,6 +233,13 @@ pub(crate) fn balance_text(balance: &Balance) -> String {
 }
 
 impl Pools {
+    /// The backend that a check is of, for people.
+    fn backend_name(&self, check: usize) -> String {
+        let user = self.users.get(check).and_then(|users| users.first());
+        let address = user.and_then(|(set, backend)| self.sets.get(*set)?.addresses.get(*backend));
+        address.map(ToString::to_string).unwrap_or_default()
+    }
+
     /// Nothing of ours is in the kernel, and no change is on its way.
     pub(crate) fn is_clean(&self) -> bool {
         self.kernel.is_clean()

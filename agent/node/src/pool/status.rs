@@ -4,6 +4,7 @@ use super::Pools;
 use crate::config::{NatMode, SetId};
 use crate::io::age_ms;
 use crate::node::Node;
+use crate::status::Warning;
 use crate::world::CheckState;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -70,6 +71,21 @@ pub struct BackendStatus {
     /// New flows sent to it since the table was loaded; absent: not read.
     #[serde(default)]
     pub flows: Option<u64>,
+}
+
+/// New flows don't go where another node would send them.
+pub(crate) fn differs(node: &Node) -> Option<Warning> {
+    let own = node.pools.as_ref()?.fingerprint();
+    let peers = node.config.cluster.iter().flat_map(|c| &c.peers).zip(&node.world.peers);
+    let others = peers.filter(|(_, view)| view.pool.is_some_and(|theirs| theirs != own));
+    let names: Vec<String> = others.map(|(peer, _)| peer.name.as_str().to_owned()).collect();
+    (!names.is_empty()).then(|| Warning {
+        text: format!(
+            "the balancing table of {} is another one: what fails over goes to other backends",
+            names.join(", ")
+        ),
+        remedy: "give every node the same services, backends, weights and affinity in [[nft.service]]".to_owned(),
+    })
 }
 
 impl Node {

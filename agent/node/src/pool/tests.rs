@@ -186,6 +186,27 @@ fn the_last_backend_of_a_service_and_one_that_is_not_there_are_refused() {
 }
 
 #[test]
+fn nodes_whose_tables_differ_say_so_and_others_do_not() {
+    let warns = |lab: &Lab| {
+        let status = |i| lab.node(i).status(lab.now);
+        [0, 1].map(|i| status(i).warnings.iter().any(|w| w.text.contains("the balancing table of")))
+    };
+    let mut same = lab();
+    same.run(Duration::from_secs(3));
+    assert_eq!(warns(&same), [false, false]);
+    assert!(same.node(0).world().peers.iter().all(|peer| peer.pool.is_some()));
+    let mut first = true;
+    let mut lab = Lab::settled_with(&[200, 100], true, |config| {
+        embedded(config);
+        if std::mem::take(&mut first) {
+            config.nft.as_mut().expect("there").sets[0].backends[0].weight = 2;
+        }
+    });
+    lab.run(Duration::from_secs(3));
+    assert_eq!(warns(&lab), [true, true]);
+}
+
+#[test]
 fn a_stop_removes_the_table_before_the_last_word() {
     let mut lab = lab();
     let since = lab.at();

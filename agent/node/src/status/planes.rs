@@ -100,8 +100,8 @@ pub(super) fn balancers(node: &Node, now: Instant) -> Vec<BalancerStatus> {
     each.map(|(balancer, view)| {
         let (state, pid, why) = match &view.state {
             BalancerState::Unknown { why } => ("unknown", None, Some(why.clone())),
-            BalancerState::Alive { pid } => ("alive", Some(*pid), None),
-            BalancerState::Gone { pid, why } => ("gone", Some(*pid), Some(why.clone())),
+            BalancerState::Alive { pid } => ("alive", Some(*pid).filter(|pid| *pid > 0), None),
+            BalancerState::Gone { pid, why } => ("gone", Some(*pid).filter(|pid| *pid > 0), Some(why.clone())),
         };
         let plane = view.plane.as_ref();
         let old = plane.into_iter().flat_map(|plane| &plane.report.reload.old);

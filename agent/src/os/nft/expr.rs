@@ -2,7 +2,7 @@
 
 use super::super::netlink::{push_attribute, push_nested};
 
-/// The one register that our rules use; it holds 16 bytes, as long as the longest thing that we load.
+/// The register of expressions that don't name one; it holds 16 bytes, and is the same as the first four of [`Register`].
 const REGISTER: u32 = 1;
 const REGISTER_VERDICT: u32 = 0;
 
@@ -10,8 +10,11 @@ const NFTA_LIST_ELEM: u16 = 1;
 const NFTA_EXPR_NAME: u16 = 1;
 const NFTA_EXPR_DATA: u16 = 2;
 pub(super) const NFTA_DATA_VALUE: u16 = 1;
-const NFTA_DATA_VERDICT: u16 = 2;
-const NFTA_VERDICT_CODE: u16 = 1;
+pub(super) const NFTA_DATA_VERDICT: u16 = 2;
+pub(super) const NFTA_VERDICT_CODE: u16 = 1;
+pub(super) const NFTA_VERDICT_CHAIN: u16 = 2;
+/// `NFT_GOTO`.
+pub(super) const GOTO: u32 = -4_i32 as u32;
 
 const NFPROTO_IPV4: u8 = 2;
 const NFPROTO_IPV6: u8 = 10;
@@ -51,6 +54,36 @@ pub enum Comparison {
     Greater,
 }
 
+/// One of sixteen registers of 4 bytes. Longer things take those after it, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Register(pub u8);
+
+impl Register {
+    /// `NFT_REG32_00` and so on.
+    fn number(self) -> u32 {
+        8 + u32::from(self.0)
+    }
+
+    /// The one so many 4 bytes further on.
+    #[must_use]
+    pub fn plus(self, words: u8) -> Self {
+        Self(self.0.saturating_add(words))
+    }
+}
+
+/// What conntrack knows of a packet's flow; addresses and ports as the one who opened it sent them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    /// `IPS_…` bits (4 bytes, the host's order).
+    Status,
+    /// Destination address, IPv4.
+    Destination4,
+    /// Destination address, IPv6.
+    Destination6,
+    /// Destination port (2 bytes).
+    DestinationPort,
+}
+
 /// What becomes of the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -80,8 +113,95 @@ pub enum Expression {
     Lookup(&'static str),
     /// Counts packets and bytes.
     Counter,
+    /// Loads something known of the packet.
+    MetaTo(Meta, Register),
+    /// Loads bytes of the packet; doesn't match if it has fewer.
+    PayloadTo {
+        /// Where `offset` counts from.
+        base: Base,
+        /// First byte.
+        offset: u8,
+        /// Number of bytes.
+        length: u8,
+        /// Where they go.
+        to: Register,
+    },
+    /// Loads what conntrack knows.
+    Conntrack(Flow, Register),
+    /// Loads these bytes.
+    Load(Register, Vec<u8>),
+    /// Goes on if some of these bits are set: of a number in the host's order.
+    AnyBit(Register, u32),
+    /// The kernel's own Jenkins hash, scaled to 0..`modulus`.
+    Hash {
+        /// What is hashed begins here …
+        from: Register,
+        /// … and is so many bytes long.
+        length: u8,
+        /// Where the result goes (the host's order).
+        to: Register,
+        /// Number of results.
+        modulus: u32,
+        /// The same on every node.
+        seed: u32,
+    },
+    /// Goes on if the key is in the set; counts there, if that set counts.
+    Find {
+        /// The set.
+        set: String,
+        /// The key begins here.
+        key: Register,
+    },
+    /// Goes on if the key is in the map, with what it says.
+    Map {
+        /// The map.
+        map: String,
+        /// The key begins here.
+        key: Register,
+        /// Where the value goes.
+        to: Register,
+    },
+    /// Goes where the map says, if the key is in it.
+    Jump {
+        /// A map with verdicts.
+        map: String,
+        /// The key begins here.
+        key: Register,
+    },
+    /// The address (and port, if there is one) becomes the flow's destination, or its source.
+    Nat {
+        /// Source, not destination.
+        source: bool,
+        /// IPv6.
+        six: bool,
+        /// The address.
+        address: Register,
+        /// The port.
+        port: Option<Register>,
+    },
+    /// The flow's source becomes the address of the interface it leaves by.
+    Masquerade,
+    /// Goes on if the destination is an address of this host.
+    ToThisHost,
+    /// Lowers the largest segment that a TCP SYN allows to this.
+    LowerMss {
+        /// 2 bytes, as on the wire; from here.
+        from: Register,
+    },
     /// Ends the rule.
     Verdict(Verdict),
+}
+
+impl Meta {
+    /// `NFT_META_…`.
+    fn number(self) -> u32 {
+        match self {
+            Self::InInterface => 4,
+            Self::OutInterface => 5,
+            Self::Family => 15,
+            Self::Transport => 16,
+        }
+    }
 }
 
 impl Expression {
@@ -130,7 +250,17 @@ impl Expression {
             Self::Compare(..) => "cmp",
             Self::Lookup(_) => "lookup",
             Self::Counter => "counter",
-            Self::Verdict(_) => "immediate",
+            Self::Verdict(_) | Self::Load(..) => "immediate",
+            Self::MetaTo(..) => "meta",
+            Self::PayloadTo { .. } => "payload",
+            Self::Conntrack(..) => "ct",
+            Self::AnyBit(..) => "bitwise",
+            Self::Hash { .. } => "hash",
+            Self::Find { .. } | Self::Map { .. } | Self::Jump { .. } => "lookup",
+            Self::Nat { .. } => "nat",
+            Self::Masquerade => "masq",
+            Self::ToThisHost => "fib",
+            Self::LowerMss { .. } => "exthdr",
         }
     }
 
@@ -138,14 +268,12 @@ impl Expression {
     fn data(&self, out: &mut Vec<u8>) {
         match self {
             Self::Meta(key) => {
-                let key = match key {
-                    Meta::InInterface => 4,
-                    Meta::OutInterface => 5,
-                    Meta::Family => 15,
-                    Meta::Transport => 16,
-                };
                 push_number(out, 1, REGISTER);
-                push_number(out, 2, key);
+                push_number(out, 2, key.number());
+            }
+            Self::MetaTo(key, to) => {
+                push_number(out, 1, to.number());
+                push_number(out, 2, key.number());
             }
             Self::Payload { base, offset, length } => {
                 push_number(out, 1, REGISTER);
@@ -168,7 +296,80 @@ impl Expression {
                 push_string(out, 1, set);
                 push_number(out, 2, REGISTER);
             }
-            Self::Counter => {}
+            Self::Counter | Self::Masquerade => {}
+            Self::PayloadTo { base, offset, length, to } => {
+                push_number(out, 1, to.number());
+                push_number(out, 2, if *base == Base::Network { 1 } else { 2 });
+                push_number(out, 3, (*offset).into());
+                push_number(out, 4, (*length).into());
+            }
+            Self::Conntrack(what, to) => {
+                let (key, directed) = match what {
+                    Flow::Status => (2, false),
+                    Flow::Destination4 => (20, true),
+                    Flow::Destination6 => (22, true),
+                    Flow::DestinationPort => (12, true),
+                };
+                push_number(out, 1, to.number());
+                push_number(out, 2, key);
+                if directed {
+                    // The direction of the one who opened it.
+                    push_attribute(out, 3, &[0]);
+                }
+            }
+            Self::Load(to, value) => {
+                push_number(out, 1, to.number());
+                push_nested(out, 2, |out| push_attribute(out, NFTA_DATA_VALUE, value));
+            }
+            Self::AnyBit(register, mask) => {
+                push_number(out, 1, register.number());
+                push_number(out, 2, register.number());
+                push_number(out, 3, 4);
+                push_nested(out, 4, |out| push_attribute(out, NFTA_DATA_VALUE, &mask.to_ne_bytes()));
+                push_nested(out, 5, |out| push_attribute(out, NFTA_DATA_VALUE, &[0; 4]));
+            }
+            Self::Hash { from, length, to, modulus, seed } => {
+                push_number(out, 1, from.number());
+                push_number(out, 2, to.number());
+                push_number(out, 3, (*length).into());
+                push_number(out, 4, *modulus);
+                push_number(out, 5, *seed);
+            }
+            Self::Find { set, key } => {
+                push_string(out, 1, set);
+                push_number(out, 2, key.number());
+            }
+            Self::Map { map, key, to } => {
+                push_string(out, 1, map);
+                push_number(out, 2, key.number());
+                push_number(out, 3, to.number());
+            }
+            Self::Jump { map, key } => {
+                push_string(out, 1, map);
+                push_number(out, 2, key.number());
+                push_number(out, 3, REGISTER_VERDICT);
+            }
+            Self::Nat { source, six, address, port } => {
+                push_number(out, 1, if *source { 0 } else { 1 });
+                push_number(out, 2, u32::from(if *six { NFPROTO_IPV6 } else { NFPROTO_IPV4 }));
+                push_number(out, 3, address.number());
+                if let Some(port) = port {
+                    push_number(out, 5, port.number());
+                }
+            }
+            Self::ToThisHost => {
+                push_number(out, 1, REGISTER);
+                // The type of the destination's route.
+                push_number(out, 2, 3);
+                push_number(out, 3, 1 << 1);
+            }
+            Self::LowerMss { from } => {
+                push_attribute(out, 2, &[2]);
+                push_number(out, 3, 2);
+                push_number(out, 4, 2);
+                push_number(out, 6, 1);
+                push_number(out, 7, from.number());
+            }
             Self::Verdict(verdict) => {
                 let code = if *verdict == Verdict::Drop { 0 } else { 1 };
                 push_number(out, 1, REGISTER_VERDICT);

@@ -5,6 +5,8 @@
 //! | `expr` | what a rule is made of, typed |
 //! | `batch` | tables, chains, sets, rules: encoded, and committed as one transaction |
 //! | [`Guard`] | addresses that we hold but accept no packet for |
+//! | [`Balancer`] | the embedded balancer's table, of its own |
+//! | [`TableWatch`] | tells when somebody else changes that |
 //!
 //! A feature describes all that it wants as a [`Batch`] that begins with [`Batch::replace_table`]: after a commit the
 //! table is exactly that, whatever it was before (a crash's leftovers, an admin's hand), and the packets of no moment
@@ -16,7 +18,13 @@
 mod batch;
 mod expr;
 mod guard;
+mod pool;
+mod watch;
 
-pub use batch::{Batch, Chain, Hook, KeyType, NftSocket, Policy, TABLE};
-pub use expr::{Base, Comparison, Expression, Meta, Verdict};
+pub use batch::{
+    BALANCE_TABLE, Batch, Chain, Element, Hook, KeyType, Map, MapValue, NftSocket, Policy, TABLE, TypeNumber, Value,
+};
+pub use expr::{Base, Comparison, Expression, Flow, Meta, Register, Verdict};
 pub use guard::{GUARDED_MAX, Guard};
+pub use pool::Balancer;
+pub use watch::{Generation, Membership, TableWatch};

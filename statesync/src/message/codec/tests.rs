@@ -31,6 +31,7 @@ fn a_message_has_exactly_the_bytes_of_the_layout() {
     assert_eq!(encoded(&take), [[2, 13, 0, 3, b'w', b'e', b'b', 2, 1, 0, 0, 0, 0, 0, 0, 1]]);
     assert_eq!(encoded(&Message::Goodbye), [[5, 0, 0]]);
     assert_eq!(encoded(&Message::Table { limit: 0x0102 }), [[6, 8, 0, 2, 1, 0, 0, 0, 0, 0, 0]]);
+    assert_eq!(encoded(&Message::Pool { fingerprint: 0x0102 }), [[7, 8, 0, 2, 1, 0, 0, 0, 0, 0, 0]]);
     let report = Message::Report {
         sequence: 5,
         vips: vec![vip("a")],
@@ -191,6 +192,7 @@ fn message() -> impl Strategy<Value = Message> {
         (name(), any::<u64>()).prop_map(|(vip, role_epoch)| Message::Keep { vip, role_epoch }),
         Just(Message::Goodbye),
         any::<u64>().prop_map(|limit| Message::Table { limit }),
+        any::<u64>().prop_map(|fingerprint| Message::Pool { fingerprint }),
     ]
 }
 
