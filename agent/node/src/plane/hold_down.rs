@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 /// After the second loss in a row.
 const FIRST: Duration = Duration::from_secs(5);
-/// Never longer.
-const LAST: Duration = Duration::from_secs(300);
+/// Never longer: as for any fault.
+const LAST: Duration = Duration::from_secs(60);
 /// In this time a loss comes to weigh half.
 const HALF_LIFE: Duration = Duration::from_secs(300);
 /// Losses that count, at most: more than enough for [`LAST`].
-const LOSSES_MAX: f64 = 12.0;
+const LOSSES_MAX: f64 = 6.0;
 /// Less than this is one loss in a long time.
 const SECOND: f64 = 1.5;
 
@@ -68,7 +68,7 @@ mod tests {
     fn the_first_loss_is_free_and_each_further_one_doubles_the_time_up_to_the_limit() {
         let (mut down, now) = (HoldDown::default(), origin());
         let times: Vec<Option<u64>> = (0..10).map(|_| down.lost(now).map(|time| time.as_secs())).collect();
-        let seconds = [5, 10, 20, 40, 80, 160, 300, 300, 300].map(Some);
+        let seconds = [5, 10, 20, 40, 60, 60, 60, 60, 60].map(Some);
         assert_eq!(times[0], None);
         assert_eq!(times[1..], seconds);
         assert_eq!(down.held_until(now + LAST), None, "and then it ends");

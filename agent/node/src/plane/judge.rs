@@ -9,7 +9,11 @@ use std::time::Instant;
 
 /// Whether what a check finds says something of a balancer.
 pub(crate) fn asks_balancer(check: &Check) -> bool {
-    !check.shared && !matches!(check.probe, Probe::Gateway { .. })
+    let asks = match check.probe {
+        Probe::Http(_) | Probe::Tcp(_) | Probe::Tls(_) | Probe::Udp(_) | Probe::Unix(_) | Probe::Exec { .. } => true,
+        Probe::File(_) | Probe::Address { .. } | Probe::Gateway { .. } | Probe::Canary(_) | Probe::Group(_) => false,
+    };
+    asks && !check.shared
 }
 
 /// The checks that ask a balancer: of every VIP that it serves.

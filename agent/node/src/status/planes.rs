@@ -147,7 +147,7 @@ pub(super) fn hold_down(view: &crate::world::VipView, now: Instant) -> Option<Ho
     let losses = view.hold_down.losses(now);
     let left_ms = view.hold_down.held_until(now).map_or(0, |until| age_ms(until, now));
     // A cast of a float saturates.
-    (losses >= 0.01).then(|| HoldDownStatus { losses_percent: (losses * 100.0) as u64, left_ms })
+    (losses >= 0.01).then_some(HoldDownStatus { losses_percent: (losses * 100.0) as u64, left_ms })
 }
 
 /// What somebody should look at though the VIPs are served.

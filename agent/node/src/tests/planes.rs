@@ -50,6 +50,8 @@ fn looked_at(priorities: &[u8]) -> Lab {
     lab
 }
 
+type Scenario = (&'static str, fn() -> Outcome);
+
 fn resigned(lab: &Lab, i: usize) -> usize {
     lab.kinds(i).iter().filter(|kind| matches!(kind, Kind::Resign { .. })).count()
 }
@@ -186,7 +188,7 @@ pub(crate) fn who_lost_it_often_lets_others_go_first() -> Outcome {
 
 #[test]
 fn each_scenario_holds_with_its_guard() {
-    let scenarios: [(&str, fn() -> Outcome); 11] = [
+    let scenarios: [Scenario; 11] = [
         ("saturated-stays", a_full_owner_stays),
         ("saturated-works", a_stopped_one_is_not_full),
         ("hung-without-checks", looks_alone_tell_that_it_hangs),

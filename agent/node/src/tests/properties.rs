@@ -24,7 +24,9 @@ enum Wild {
     Resync(bool),
     Done(u32, u8, bool),
     Balancer(u16, u8),
-    Check(u16, u64, bool),
+    Check(u16, u64, u8),
+    Plane(u16, [u64; 4], [bool; 3]),
+    Table(u64, u64),
     Drain(bool),
     Undrain,
     Status,
@@ -51,7 +53,9 @@ fn wild() -> impl Strategy<Value = Wild> {
         1 => any::<bool>().prop_map(Wild::Resync),
         2 => (0..4u32, 0..5u8, any::<bool>()).prop_map(|(i, k, ok)| Wild::Done(i, k, ok)),
         2 => (0..3u16, 0..3u8).prop_map(|(b, s)| Wild::Balancer(b, s)),
-        2 => (0..3u16, 0..20u64, any::<bool>()).prop_map(|(c, s, ok)| Wild::Check(c, s, ok)),
+        2 => (0..3u16, 0..20u64, 0..4u8).prop_map(|(c, s, how)| Wild::Check(c, s, how)),
+        2 => (0..3u16, any::<[u64; 4]>(), any::<[bool; 3]>()).prop_map(|(b, n, f)| Wild::Plane(b, n, f)),
+        1 => (any::<u64>(), 0..3u64).prop_map(|(n, limit)| Wild::Table(n, limit)),
         1 => any::<bool>().prop_map(Wild::Drain),
         1 => Just(Wild::Undrain),
         1 => Just(Wild::Status),
@@ -129,8 +133,32 @@ fn feed(lab: &mut Lab, wild: Wild) {
             };
             lab.feed(0, Input::Balancer { balancer: BalancerId(id), state });
         }
-        Wild::Check(id, sequence, ok) => {
-            let result = if ok { Ok(()) } else { Err(CheckError::from("x".to_owned())) };
+        Wild::Plane(id, [now, limit, up, failed], [stopped, supervised, silent]) => {
+            let level = Some(Level { now, limit: limit % 3 });
+            let (old, silent) =
+                (OldWorker { pid: 1, since: lab.now }, silent.then(|| Admin::Silent { why: "x".to_owned() }));
+            let report = PlaneReport {
+                admin: silent.unwrap_or(Admin::Answers { took: ms(now) }),
+                connections: level,
+                queue: level,
+                files: level,
+                backends: Some(Pool { up: up as u32, total: limit as u32 }),
+                stopped,
+                cpu_ticks: Some(now),
+                supervised,
+                reload: Reload { generation: up, failed, running: stopped, old: vec![old; (up % 100) as usize] },
+                leaving: !supervised,
+            };
+            lab.feed(0, Input::Plane { balancer: BalancerId(id), report });
+        }
+        Wild::Table(count, limit) => {
+            let sample = Ok(crate::conntrack::Sample::of(count, limit));
+            lab.feed(0, Input::Conntrack { sample });
+        }
+        Wild::Check(id, sequence, how) => {
+            let failures = [None, Some(Failure::Silent), Some(Failure::Answered), Some(Failure::Other)];
+            let how = failures[usize::from(how % 4)];
+            let result = how.map_or(Ok(()), |how| Err(CheckError { what: "x".to_owned(), how }));
             lab.feed(0, Input::CheckDone { check: CheckId(id), sequence, result, note: None });
         }
         Wild::Bgp(n, kind, conn, bytes) => {
