@@ -251,6 +251,9 @@ fn each_scenario_fails_without_its_guard() {
     for (guard, scenario) in scenarios {
         assert!(crate::mutants::with_off(guard, scenario).is_err(), "passes without {guard}");
     }
+    // Those of the connection table's watch are tested beside it.
+    let elsewhere = |guard: &&str| !matches!(*guard, "conntrack-loss" | "conntrack-hysteresis");
     let tested: Vec<&str> = scenarios.iter().map(|(guard, _)| *guard).collect();
-    assert_eq!(tested, crate::mutants::NAMES);
+    let named: Vec<&str> = crate::mutants::NAMES.into_iter().filter(elsewhere).collect();
+    assert_eq!(tested, named);
 }
