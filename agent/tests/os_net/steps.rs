@@ -150,3 +150,41 @@ fn established_connections_are_counted_by_their_local_address() {
         eventually("closed ones don't count", || count(&[four, six]) == 0);
     });
 }
+
+#[test]
+fn a_hard_cut_ends_the_connections_of_an_address_and_no_others() {
+    if skipped() {
+        return;
+    }
+    let namespace = Namespace::with_pair();
+    namespace.ip("address add 10.0.0.1/24 dev v0");
+    namespace.enter(|| {
+        let mut socket = AddressSocket::open().expect("open");
+        for (ip, prefix) in vips() {
+            socket.add(index("v0"), ip, prefix, LIFETIME).expect("added");
+        }
+        let own = IpAddr::from(Ipv4Addr::new(10, 0, 0, 1));
+        let dual = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).expect("listen");
+        let port = dual.local_addr().expect("bound").port();
+        // From another address, or the client's end would be the VIP's too.
+        let connect = |to: IpAddr| {
+            let client = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("open");
+            client.bind(&SocketAddr::new(own, 0).into()).expect("bound");
+            client.connect(&SocketAddr::new(to, port).into()).expect("connected");
+            std::net::TcpStream::from(client)
+        };
+        let cut: Vec<_> = (0..100).map(|_| connect(VIP.into())).collect();
+        let kept = connect(own);
+        let accepted: Vec<_> = (0..101).map(|_| dual.accept().expect("accepted").0).collect();
+        assert_eq!(diag::destroy(&[VIP.into()]).expect("cut"), 100);
+        for client in &cut {
+            let read = std::io::Read::read(&mut &*client, &mut [0; 1]);
+            assert_eq!(read.expect_err("reset").kind(), std::io::ErrorKind::ConnectionReset);
+        }
+        kept.set_nonblocking(true).expect("set");
+        let read = std::io::Read::read(&mut &kept, &mut [0; 1]);
+        assert_eq!(read.expect_err("open").kind(), std::io::ErrorKind::WouldBlock);
+        assert_eq!(diag::destroy(&[VIP.into()]).expect("nothing left"), 0);
+        drop(accepted);
+    });
+}
