@@ -1,8 +1,12 @@
 //! From what the configuration names to the tree of processes.
 
-use super::proc::{Stat, children, stat};
+use super::ask::in_words;
+use super::plane::{Member, Plane};
+use super::proc::{Stat, children, stat, title};
 use super::{Process, Tree};
-use holdfast_node::config::{BalancerKind, ProcessSource};
+use crate::os::diag::Listener;
+use holdfast_node::config::ProcessSource;
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -11,11 +15,15 @@ use std::{fs, io};
 const PIDFILE_MAX: u64 = 4096;
 /// How deep slices may be nested above a unit that isn't directly in `system.slice`.
 const SLICES_MAX: usize = 4;
+/// Processes of one balancer that are looked at.
+const MEMBERS_MAX: usize = 256;
+/// How deep below the named process its descendants are looked for.
+const DESCENT_MAX: usize = 4;
 
 /// Looks for one balancer. Remembers enough to see through a pid that was given to another process.
 #[derive(Debug)]
 pub(super) struct Finder {
-    kind: BalancerKind,
+    plane: Box<dyn Plane>,
     source: ProcessSource,
     /// Other than this machine's only in tests.
     proc: PathBuf,
@@ -23,6 +31,8 @@ pub(super) struct Finder {
     cgroups: Vec<PathBuf>,
     /// The pidfile as it was when it last named a living process, and that process.
     named: Option<(FileVersion, Process)>,
+    /// What was found last.
+    last: Option<Tree>,
 }
 
 /// Tells one content of a file from the next: device, inode, modification time.
@@ -30,32 +40,42 @@ type FileVersion = (u64, u64, i64, i64);
 
 impl Finder {
     /// On this machine.
-    pub(super) fn new(kind: BalancerKind, source: ProcessSource) -> Self {
+    pub(super) fn new(plane: Box<dyn Plane>, source: ProcessSource) -> Self {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let cgroups = mounts.lines().filter_map(systemd_mount).collect();
-        Self { kind, source, proc: PathBuf::from("/proc"), cgroups, named: None }
+        Self { plane, source, proc: PathBuf::from("/proc"), cgroups, named: None, last: None }
     }
 
     /// The processes now, or in a few words why there are none. `command`: what the keeper last started.
     pub(super) fn find(&mut self, command: Option<Process>) -> Result<Tree, String> {
-        let main = match self.source.clone() {
-            ProcessSource::Command(_) => self.started(command)?,
-            ProcessSource::Pidfile(path) => self.pidfile(&path)?,
+        let (main, members) = match self.source.clone() {
+            ProcessSource::Command(_) => self.below(self.started(command)?),
+            ProcessSource::Pidfile(path) => {
+                let main = self.pidfile(&path)?;
+                self.below(main)
+            }
             ProcessSource::Unit(unit) => self.unit(&unit)?,
             ProcessSource::Kernel => return Err("has no process".to_owned()),
         };
-        let mut workers: Vec<Process> = match self.kind {
-            BalancerKind::Process | BalancerKind::Nft => Vec::new(),
-            // A master's other children (`program` sections) have another name.
-            BalancerKind::Haproxy | BalancerKind::Nginx | BalancerKind::Envoy => children(&self.proc, main.process.pid)
-                .into_iter()
-                .filter_map(|pid| self.running(pid))
-                .filter(|s| s.name == main.name && s.parent == main.process.pid)
-                .map(|s| s.process)
-                .collect(),
+        let named = |stat: Stat| {
+            let title = if self.plane.titles() { title(&self.proc, stat.process.pid) } else { String::new() };
+            Member::new(stat, title)
         };
-        workers.sort_unstable();
-        Ok(Tree { main: main.process, workers })
+        let members: Vec<Member> = members.into_iter().map(named).collect();
+        let Some(main) = members.iter().find(|m| m.process == main).cloned() else {
+            return Err(format!("process {} is gone", main.pid));
+        };
+        let tree = self.plane.shape(&main, &members);
+        self.last = Some(tree.clone());
+        Ok(tree)
+    }
+
+    /// Whether something that was seen last still lives, and one of these listeners has one of these ports. Whose it is
+    /// can't be known where other users' descriptors are hidden from us. Without known ports any listener counts.
+    pub(super) fn listens(&self, listeners: &[Listener], ports: &BTreeSet<u16>) -> bool {
+        let lives = |p: Process| self.running(p.pid).is_some_and(|s| s.process == p);
+        let company = self.last.iter().flat_map(|tree| tree.processes()).any(lives);
+        company && listeners.iter().any(|l| ports.is_empty() || ports.contains(&l.port))
     }
 
     /// The directory to watch for changes of what the source names; `None`: nothing to watch.
@@ -64,6 +84,28 @@ impl Finder {
             ProcessSource::Pidfile(path) => path.parent(),
             ProcessSource::Command(_) | ProcessSource::Unit(_) | ProcessSource::Kernel => None,
         }
+    }
+
+    /// A process and its descendants.
+    fn below(&self, main: Stat) -> (Process, Vec<Stat>) {
+        let process = main.process;
+        let mut members = vec![main];
+        let mut parents = vec![process.pid];
+        for _ in 0..DESCENT_MAX {
+            let of = |pid: u32| children(&self.proc, pid).into_iter().map(move |child| (pid, child));
+            let born: Vec<Stat> = parents
+                .drain(..)
+                .flat_map(of)
+                .filter_map(|(parent, child)| self.running(child).filter(|s| s.parent == parent))
+                .take(MEMBERS_MAX.saturating_sub(members.len()))
+                .collect();
+            parents.extend(born.iter().map(|s| s.process.pid));
+            members.extend(born);
+            if parents.is_empty() {
+                break;
+            }
+        }
+        (process, members)
     }
 
     fn running(&self, pid: u32) -> Option<Stat> {
@@ -101,18 +143,17 @@ impl Finder {
         }
     }
 
-    /// The oldest process of the unit whose parent is not of the unit: reload helpers are younger.
-    fn unit(&self, unit: &str) -> Result<Stat, String> {
+    /// The processes of the unit, and the oldest one whose parent is not of the unit: reload helpers are younger.
+    fn unit(&self, unit: &str) -> Result<(Process, Vec<Stat>), String> {
         let Some(group) = self.cgroups.iter().find_map(|root| unit_dir(root, unit)) else {
             return Err(format!("{unit}: not running (no such control group)"));
         };
         let list = fs::read_to_string(group.join("cgroup.procs")).map_err(|e| format!("{unit}: {}", in_words(&e)))?;
-        let all: Vec<Stat> = list.split_ascii_whitespace().filter_map(|p| self.running(p.parse().ok()?)).collect();
-        all.iter()
-            .filter(|s| !all.iter().any(|other| other.process.pid == s.parent))
-            .min_by_key(|s| s.process)
-            .cloned()
-            .ok_or_else(|| format!("{unit}: no process in its control group"))
+        let pids = list.split_ascii_whitespace().take(MEMBERS_MAX);
+        let all: Vec<Stat> = pids.filter_map(|p| self.running(p.parse().ok()?)).collect();
+        let root = |s: &&Stat| !all.iter().any(|other| other.process.pid == s.parent);
+        let main = all.iter().filter(root).map(|s| s.process).min();
+        Ok((main.ok_or_else(|| format!("{unit}: no process in its control group"))?, all))
     }
 }
 
@@ -153,15 +194,11 @@ fn below(dir: &Path, unit: &str, depth: usize) -> Option<PathBuf> {
     None
 }
 
-/// `No such file or directory (os error 2)` → `no such file or directory`.
-fn in_words(e: &io::Error) -> String {
-    let text = e.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_lowercase()
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::plane::plane;
     use super::*;
+    use holdfast_node::config::{Balancer, BalancerKind, Name};
     use std::sync::atomic::{AtomicU32, Ordering};
 
     /// A directory that looks like `/proc` and a control group mount, removed at the end.
@@ -198,7 +235,10 @@ mod tests {
         }
 
         fn finder(&self, kind: BalancerKind, source: ProcessSource) -> Finder {
-            Finder { kind, source, proc: self.0.join("proc"), cgroups: vec![self.0.join("cg")], named: None }
+            let name = Name::new("lb").expect("a name");
+            let plane = plane(&Balancer::new(name, kind, source.clone())).expect("has processes");
+            let (proc, cgroups) = (self.0.join("proc"), vec![self.0.join("cg")]);
+            Finder { plane, source, proc, cgroups, named: None, last: None }
         }
     }
 
@@ -212,9 +252,12 @@ mod tests {
         ProcessSource::Unit("haproxy.service".to_owned())
     }
 
+    /// The main process and the others whose deaths matter, oldest first.
     fn pids(tree: Result<Tree, String>) -> (u32, Vec<u32>) {
         let tree = tree.expect("found");
-        (tree.main.pid, tree.workers.iter().map(|w| w.pid).collect())
+        let mut all: Vec<Process> = tree.watched().filter(|p| *p != tree.main).collect();
+        all.sort_unstable();
+        (tree.main.pid, all.iter().map(|w| w.pid).collect())
     }
 
     #[test]
@@ -225,6 +268,26 @@ mod tests {
         f.unit("system.slice/haproxy.service", "10\n20\n30\n40\n50\n");
         assert_eq!(pids(f.finder(BalancerKind::Haproxy, unit()).find(None)), (10, vec![20, 30]));
         assert_eq!(pids(f.finder(BalancerKind::Process, unit()).find(None)), (10, vec![]));
+    }
+
+    #[test]
+    fn descendants_of_a_named_process_are_its_company() {
+        let f = Fake::new();
+        let path = f.0.join("pid");
+        fs::write(&path, "10\n").expect("writable");
+        f.process(10, "lb", 1, 100).process(20, "sh", 10, 200).process(30, "sleep", 20, 300).process(40, "x", 1, 400);
+        let mut finder = f.finder(BalancerKind::Process, ProcessSource::Pidfile(path));
+        let tree = finder.find(None).expect("found");
+        assert_eq!(tree.others.iter().map(|p| p.pid).collect::<Vec<_>>(), [20, 30]);
+        let listener = |port| Listener { port, ..Listener::default() };
+        let ports = BTreeSet::from([80]);
+        assert!(finder.listens(&[listener(80)], &ports));
+        assert!(!finder.listens(&[listener(81)], &ports), "somebody else");
+        assert!(finder.listens(&[listener(81)], &BTreeSet::new()), "the ports aren't known yet");
+        for pid in [10, 20, 30] {
+            fs::remove_dir_all(f.0.join(format!("proc/{pid}"))).expect("it ends");
+        }
+        assert!(!finder.listens(&[listener(80)], &ports), "nobody of it is left");
     }
 
     #[test]

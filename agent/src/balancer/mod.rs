@@ -1,18 +1,30 @@
-//! Finds the balancer's processes and sees them die.
+//! Finds the balancer's processes, sees them die, and looks how it is.
 //!
 //! | module | does |
 //! |---|---|
 //! | `proc` | what `/proc` says of a process |
 //! | `find` | from a pidfile, a unit or a pid to the tree of processes |
+//! | [`plane`] | what is particular to a kind of balancer, as a trait; [`acts`]: what can be done to it |
+//! | `haproxy`, `nginx`, `envoy`, `process` | each kind |
+//! | `ask` | one bounded question to an admin side |
 //! | [`rules`] | what a death means: gone, or a reload |
 //! | [`watch`] | process descriptors on the protocol thread, looking on the runtime |
+//! | [`report`] | how it is, in a look every so often, on the runtime |
 //!
-//! Looking (files, `/proc`) happens on the runtime. Only descriptors come to the protocol thread, so that a death is
-//! seen there by the descriptor itself, whatever the runtime is busy with. What this module refuses to do: start,
-//! signal or stop a process (the keeper does), and judge whether a living balancer serves (checks do).
+//! Looking (files, `/proc`, sockets) happens on the runtime. Only descriptors come to the protocol thread, so that a
+//! death is seen there by the descriptor itself, whatever the runtime is busy with. What this module refuses to do:
+//! start a process or restart it (the keeper does), and judge what it sees (the node does).
 
+pub mod acts;
+mod ask;
+mod envoy;
 mod find;
+mod haproxy;
+mod nginx;
+pub mod plane;
 mod proc;
+mod process;
+pub mod report;
 pub mod rules;
 pub mod watch;
 
@@ -27,23 +39,53 @@ pub struct Process {
     pub pid: u32,
 }
 
-/// A balancer's processes.
+/// A balancer's processes. Each is in one of the lists, but for a main process that serves itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
-    /// The one that was named: the master, or the only one.
+    /// The one that was named: the master, or the only one. Of orphans the oldest.
     pub main: Process,
-    /// Its children of the same name, oldest first. Of a reloading HAProxy the newest serves, the others finish.
-    pub workers: Vec<Process>,
+    /// Those that accept connections, oldest first.
+    pub serving: Vec<Process>,
+    /// Those of former generations that finish what they have, oldest first.
+    pub old: Vec<Process>,
+    /// Whatever else is of its tree or control group.
+    pub others: Vec<Process>,
+    /// The main process lives.
+    pub supervised: bool,
 }
 
 impl Tree {
-    /// The process that accepts connections.
-    pub fn serving(&self) -> Process {
-        self.workers.iter().copied().max().unwrap_or(self.main)
+    /// One process that does everything itself.
+    pub fn single(main: Process) -> Self {
+        Self { main, serving: vec![main], old: Vec::new(), others: Vec::new(), supervised: true }
     }
 
-    /// All of them.
+    /// The youngest process that accepts connections; `None`: none does.
+    pub fn youngest(&self) -> Option<Process> {
+        self.serving.iter().copied().max()
+    }
+
+    /// Those whose deaths matter, each once.
+    pub fn watched(&self) -> impl Iterator<Item = Process> + '_ {
+        let main = self.supervised.then_some(self.main);
+        main.into_iter().chain(self.serving.iter().chain(&self.old).copied().filter(move |p| Some(*p) != main))
+    }
+
+    /// All of them, each once.
     pub fn processes(&self) -> impl Iterator<Item = Process> + '_ {
-        std::iter::once(self.main).chain(self.workers.iter().copied())
+        self.watched().chain(self.others.iter().copied())
+    }
+
+    /// Takes out one that ended.
+    fn remove(&mut self, pid: u32) {
+        for list in [&mut self.serving, &mut self.old, &mut self.others] {
+            list.retain(|p| p.pid != pid);
+        }
+        self.supervised &= self.main.pid != pid;
+    }
+
+    /// Nothing of it is left.
+    fn is_empty(&self) -> bool {
+        !self.supervised && self.serving.is_empty() && self.old.is_empty() && self.others.is_empty()
     }
 }

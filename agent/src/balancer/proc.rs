@@ -2,6 +2,7 @@
 
 use super::Process;
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 
 /// One process's entry.
@@ -13,7 +14,14 @@ pub(super) struct Stat {
     pub(super) name: String,
     /// Ended, and waits for its parent to notice.
     pub(super) zombie: bool,
+    /// Stopped by a signal or a debugger, or stuck in the kernel.
+    pub(super) stopped: bool,
+    /// Processor time in clock ticks.
+    pub(super) ticks: u64,
 }
+
+/// Longest part of a title that is looked at.
+const TITLE_MAX: u64 = 256;
 
 /// `None`: there is no such process, or it's on its way out.
 pub(super) fn stat(proc: &Path, pid: u32) -> Option<Stat> {
@@ -27,10 +35,63 @@ fn parse(line: &str) -> Option<Stat> {
     let mut fields = tail.split_ascii_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
-    // Field 22 counted from 1; state is field 3, parent field 4.
-    let start = fields.nth(17)?.parse().ok()?;
-    let process = Process { start, pid: pid.trim().parse().ok()? };
-    Some(Stat { process, parent, name: name.to_owned(), zombie: matches!(state, "Z" | "X" | "x") })
+    // Counted from 1: state is field 3, parent 4, time in user mode 14, in the kernel 15, start 22.
+    let user: u64 = fields.nth(9)?.parse().ok()?;
+    let kernel: u64 = fields.next()?.parse().ok()?;
+    let start = fields.nth(6)?.parse().ok()?;
+    Some(Stat {
+        process: Process { start, pid: pid.trim().parse().ok()? },
+        parent,
+        name: name.to_owned(),
+        zombie: matches!(state, "Z" | "X" | "x"),
+        stopped: matches!(state, "T" | "t" | "D"),
+        ticks: user.saturating_add(kernel),
+    })
+}
+
+/// What the process calls itself: its first argument, cut where it's long. Empty: none, or gone.
+pub(super) fn title(proc: &Path, pid: u32) -> String {
+    let mut bytes = Vec::new();
+    let read = fs::File::open(proc.join(pid.to_string()).join("cmdline"))
+        .and_then(|file| file.take(TITLE_MAX).read_to_end(&mut bytes));
+    let first = bytes.split(|b| *b == 0).next().unwrap_or_default();
+    read.map(|_| String::from_utf8_lossy(first).into_owned()).unwrap_or_default()
+}
+
+/// Open descriptors of a process and how many it may have. `None`: it is gone, has no limit, or isn't ours to look at.
+pub(super) fn files(proc: &Path, pid: u32) -> Option<(u64, u64)> {
+    let own = proc.join(pid.to_string());
+    let limits = fs::read_to_string(own.join("limits")).ok()?;
+    let limit = open_files(&limits)?;
+    let fds = own.join("fd");
+    // Since Linux 6.2 the directory's size is their number, for anybody; before, only their owner may count them.
+    let open = match fs::metadata(&fds).ok()?.len() {
+        0 => u64::try_from(fs::read_dir(&fds).ok()?.count()).ok()?,
+        some => some,
+    };
+    Some((open, limit))
+}
+
+/// The soft limit in the text of `/proc/PID/limits`; `None`: unlimited.
+fn open_files(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// The inodes of the sockets that a process has open; `None`: not ours to look at. At most `max` descriptors are read.
+pub(super) fn sockets(proc: &Path, pid: u32, max: usize) -> Option<Vec<u64>> {
+    let entries = fs::read_dir(proc.join(pid.to_string()).join("fd")).ok()?;
+    let mut inodes = Vec::new();
+    for entry in entries.take(max) {
+        let Ok(target) = fs::read_link(entry.ok()?.path()) else { continue };
+        inodes.extend(target.to_str().and_then(socket_inode));
+    }
+    Some(inodes)
+}
+
+/// `socket:[1234]`.
+fn socket_inode(target: &str) -> Option<u64> {
+    target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
 /// Children of a process. The kernel's own list where it has one, else every process is asked for its parent.
@@ -58,6 +119,41 @@ mod tests {
         let s = parse(line).expect("a well-formed line");
         assert_eq!((s.process, s.parent, s.zombie), (Process { start: 98765, pid: 42 }, 7, false));
         assert_eq!(s.name, "a) (b c");
+    }
+
+    #[test]
+    fn state_and_processor_time_are_read() {
+        let line = |state| format!("42 (a) {state} 7 42 42 0 -1 4194560 1 0 0 0 30 12 0 0 20 0 1 0 98765 0 0\n");
+        let s = parse(&line("R")).expect("a well-formed line");
+        assert_eq!((s.ticks, s.stopped), (42, false));
+        for stopped in ["T", "t", "D"] {
+            assert!(parse(&line(stopped)).is_some_and(|s| s.stopped), "{stopped}");
+        }
+    }
+
+    #[test]
+    fn the_limit_of_open_files_is_the_soft_one_and_unlimited_is_none() {
+        let text = "Limit Soft Hard Units\nMax processes 1 2 processes\nMax open files            1024                 \
+                    1048576              files     \n";
+        assert_eq!(open_files(text), Some(1024));
+        assert_eq!(
+            open_files("Max open files            unlimited            unlimited            files     \n"),
+            None
+        );
+        assert_eq!(open_files(""), None);
+    }
+
+    #[test]
+    fn the_inode_of_a_socket_is_read_from_its_link() {
+        assert_eq!(socket_inode("socket:[98]"), Some(98));
+        for other in ["pipe:[98]", "socket:[x]", "socket:[", "/dev/null", ""] {
+            assert_eq!(socket_inode(other), None, "{other}");
+        }
+        let _listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback can be bound");
+        let mine = sockets(Path::new("/proc"), std::process::id(), 4096).expect("our own");
+        assert!(!mine.is_empty());
+        let (open, limit) = files(Path::new("/proc"), std::process::id()).expect("our own");
+        assert!(open > 3 && open < limit, "{open} of {limit}");
     }
 
     #[test]

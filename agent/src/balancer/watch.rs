@@ -4,13 +4,15 @@
 //! runtime. They share two bounded things: a queue of findings, and per balancer a wish to look (which coalesces).
 
 use super::find::Finder;
+use super::plane::{Plane, plane};
 use super::rules::Rules;
 use super::{Process, Tree, proc};
 use crate::os::asyncfd::AsyncDescriptor;
+use crate::os::diag;
 use crate::os::pidfd;
-use holdfast_node::config::{Balancer, BalancerId, BalancerKind, ProcessSource};
+use holdfast_node::config::{Balancer, BalancerId, ProcessSource};
 use holdfast_node::io::BalancerState;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -33,6 +35,17 @@ struct Found {
     balancer: BalancerId,
     began: Instant,
     result: Result<(Tree, Vec<(Process, OwnedFd)>), String>,
+    /// Something of it lives, and something listens where it did.
+    listens: bool,
+}
+
+/// What a look shares with [`super::report`]: the tree that was found goes there, the ports come from there.
+#[derive(Debug)]
+pub struct Shared {
+    /// What was found last.
+    pub tree: watch::Receiver<Option<Tree>>,
+    /// The ports on which it listens for clients, as far as they are known.
+    pub ports: watch::Sender<BTreeSet<u16>>,
 }
 
 /// The two halves for these balancers (indexed by [`BalancerId`]).
@@ -43,14 +56,18 @@ pub fn pair(balancers: &[Balancer]) -> (Watcher, Vec<Looker>) {
     for (id, b) in (0..).zip(balancers) {
         let (command, started) = watch::channel(None);
         let look = Arc::new(Notify::new());
-        lookers.push(Looker {
-            balancer: BalancerId(id),
-            kind: b.kind,
-            source: b.source.clone(),
-            started,
-            look: Arc::clone(&look),
-            found: tx.clone(),
-        });
+        if let Some(plane) = plane(b) {
+            lookers.push(Looker {
+                balancer: BalancerId(id),
+                plane,
+                source: b.source.clone(),
+                started,
+                look: Arc::clone(&look),
+                found: tx.clone(),
+                trees: watch::channel(None).0,
+                ports: watch::channel(BTreeSet::new()).1,
+            });
+        }
         watched.push(Watched { rules: Rules::new(b.kind, &b.source), descriptors: Vec::new(), look, command });
     }
     (Watcher { balancers: watched, found, ready: VecDeque::new() }, lookers)
@@ -102,6 +119,7 @@ impl Watcher {
         for (id, b) in (0..).zip(&mut self.balancers) {
             let change = b.rules.timeout(now);
             self.ready.extend(change.map(|s| (BalancerId(id), s)));
+            b.after_change();
         }
     }
 
@@ -152,7 +170,7 @@ impl Watcher {
             }
             Ok(tree)
         });
-        let change = b.rules.found(found.began, result);
+        let change = b.rules.found(found.began, result, found.listens);
         self.ready.extend(change.map(|s| (found.balancer, s)));
         b.after_change();
     }
@@ -173,14 +191,28 @@ impl Watched {
 #[derive(Debug)]
 pub struct Looker {
     balancer: BalancerId,
-    kind: BalancerKind,
+    plane: Box<dyn Plane>,
     source: ProcessSource,
     started: watch::Receiver<Option<Process>>,
     look: Arc<Notify>,
     found: mpsc::Sender<Found>,
+    trees: watch::Sender<Option<Tree>>,
+    ports: watch::Receiver<BTreeSet<u16>>,
 }
 
 impl Looker {
+    /// Whose processes it looks for.
+    pub const fn balancer(&self) -> BalancerId {
+        self.balancer
+    }
+
+    /// The other ends of what it shares. Once: a second call takes them away from the first.
+    pub fn share(&mut self) -> Shared {
+        let (ports, theirs) = watch::channel(BTreeSet::new());
+        self.ports = theirs;
+        Shared { tree: self.trees.subscribe(), ports }
+    }
+
     /// Until the watcher is gone.
     pub async fn run(mut self) {
         if self.source == ProcessSource::Kernel {
@@ -194,26 +226,35 @@ impl Looker {
                 () = self.found.closed() => return,
             }
         }
-        let mut finder = Finder::new(self.kind, self.source.clone());
+        let mut finder = Finder::new(self.plane, self.source.clone());
         let mut events = None;
         let mut last: Option<Result<Tree, String>> = None;
         let mut asked = true;
         loop {
             let began = Instant::now();
             let command = *self.started.borrow();
+            let ports = asked.then(|| self.ports.borrow().clone());
             // Files may be on a disk that is slow: never on a thread that others wait for.
             let looked = tokio::task::spawn_blocking(move || {
                 let result = finder.find(command).and_then(open);
-                (finder, result)
+                // Only who is in doubt wants to know.
+                let listens = ports.is_some_and(|ports| {
+                    // A kernel that doesn't tell: then nothing speaks for it.
+                    diag::listeners().is_ok_and(|all| finder.listens(&all, &ports))
+                });
+                (finder, result, listens)
             })
             .await;
-            let Ok((back, result)) = looked else { return };
+            let Ok((back, result, listens)) = looked else { return };
             finder = back;
             let summary = result.as_ref().map(|(tree, _)| tree.clone()).map_err(String::clone);
             let pause = if summary.is_ok() { LOOK_EVERY } else { SEEK_EVERY };
             if asked || last.as_ref() != Some(&summary) {
+                if let Ok(tree) = &summary {
+                    self.trees.send_replace(Some(tree.clone()));
+                }
                 last = Some(summary);
-                if self.found.send(Found { balancer: self.balancer, began, result }).await.is_err() {
+                if self.found.send(Found { balancer: self.balancer, began, result, listens }).await.is_err() {
                     return;
                 }
             }
@@ -230,10 +271,12 @@ impl Looker {
     }
 }
 
-/// Descriptors for all processes of a tree, each verified to be the one that was found.
+/// Descriptors for all processes of a tree whose deaths matter, each verified to be the one that was found.
 fn open(mut tree: Tree) -> Result<(Tree, Vec<(Process, OwnedFd)>), String> {
-    let excess = tree.workers.len().saturating_sub(WORKERS_MAX);
-    tree.workers.drain(..excess);
+    for list in [&mut tree.old, &mut tree.serving] {
+        let excess = list.len().saturating_sub(WORKERS_MAX);
+        list.drain(..excess);
+    }
     let one = |process: Process| match pidfd::open(process.pid) {
         Ok(fd) => {
             let same = proc::stat(Path::new("/proc"), process.pid).is_some_and(|s| s.process == process && !s.zombie);
@@ -241,15 +284,20 @@ fn open(mut tree: Tree) -> Result<(Tree, Vec<(Process, OwnedFd)>), String> {
         }
         Err(e) => Err(format!("can't watch process {}: {e}", process.pid)),
     };
-    let mut descriptors = vec![(tree.main, one(tree.main)?)];
+    let mut descriptors = Vec::new();
+    if tree.supervised {
+        descriptors.push((tree.main, one(tree.main)?));
+    }
+    let known = tree.serving == [tree.main];
     // A worker that ended between look and open is no worker.
-    tree.workers.retain(|w| match one(*w) {
-        Ok(fd) => {
-            descriptors.push((*w, fd));
-            true
-        }
-        Err(_) => false,
-    });
+    for list in [&mut tree.serving, &mut tree.old] {
+        list.retain(|process| {
+            if known && *process == tree.main {
+                return true;
+            }
+            one(*process).map(|fd| descriptors.push((*process, fd))).is_ok()
+        });
+    }
     Ok((tree, descriptors))
 }
 
@@ -285,7 +333,7 @@ async fn changed(events: &mut Option<AsyncDescriptor>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use holdfast_node::config::Name;
+    use holdfast_node::config::{BalancerKind, Name};
     use std::path::PathBuf;
     use std::process::{Child, Command, Stdio};
     use std::sync::atomic::{AtomicU32, Ordering};

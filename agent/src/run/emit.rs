@@ -232,8 +232,11 @@ impl Outputs {
                 self.probe(vip, ifindex, source, target, tries, wait);
             }
             Output::StartCheck { check, sequence, timeout } => self.start_check(check, sequence, timeout),
-            // Nobody looks yet.
-            Output::Look { .. } => {}
+            Output::Look { balancer } => {
+                if let Some(look) = self.ends.looks.get(usize::from(balancer.0)) {
+                    look.notify_one();
+                }
+            }
             Output::State { vip, state, priority } => self.tell(vip, state, priority),
             Output::RunHook { hook, environment } => {
                 if let Some(message) = self.exec.hook(hook, environment) {

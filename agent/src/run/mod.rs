@@ -41,7 +41,7 @@ mod testing;
 
 pub(crate) use startup::secret_key;
 
-use crate::balancer::watch;
+use crate::balancer::{report, watch};
 use crate::keeper::channel::{End, Received, WorkerEnd};
 use crate::keeper::pulse;
 use crate::os::{caps, process, sched};
@@ -125,8 +125,10 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     notes.extend(dropped.notes);
     let (former_end, felt) = await_boot(&mut keeper, &mut boot)?;
     let pulse = pulse.filter(|_| felt);
-    let (watcher, lookers) = watch::pair(&config.balancers);
-    let (protocol_ends, runtime_ends) = queues::pair(boot.intents.clone(), config.fifo.is_some());
+    let (watcher, mut lookers) = watch::pair(&config.balancers);
+    let (protocol_ends, runtime_ends) =
+        queues::pair(boot.intents.clone(), config.fifo.is_some(), config.balancers.len());
+    let reporters = report::reporters(&config, &mut lookers, &runtime_ends.planes, &runtime_ends.looks);
     let of_backends = config.nft.iter().flat_map(|nft| &nft.probes);
     let checks = config.checks.iter().chain(of_backends).cloned().collect();
     let fifo = config.fifo.clone();
@@ -157,6 +159,7 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
         checks,
         managed,
         lookers,
+        reporters,
         fifo,
         disable,
         ends: runtime_ends,

@@ -567,6 +567,8 @@ impl Protocol {
             // Err of either: the runtime is ending, so are we.
             if let Poll::Ready(Some(done)) = self.outputs.ends.results.poll_recv(cx) {
                 self.feed(Outcome::Check(done).into_input());
+            } else if let Poll::Ready(Some(seen)) = self.outputs.ends.planes.poll_recv(cx) {
+                self.feed(Input::Plane { balancer: seen.balancer, report: seen.report });
             } else if let Poll::Ready(Some((vip, disabled))) = self.outputs.ends.disabled.poll_recv(cx) {
                 self.feed(Input::Disabled { vip, disabled });
             } else if let Poll::Ready(Some(outcome)) = self.outputs.probed.poll_recv(cx) {

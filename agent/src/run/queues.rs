@@ -2,6 +2,7 @@
 
 use super::api::{Asked, REQUESTS_MAX, Recorded, WorkerFigures};
 use super::fifo::Line;
+use crate::balancer::report::{REPORTS_MAX, Seen};
 use crate::check;
 use crate::os::sched;
 use holdfast_node::config::{CheckId, VIPS_MAX, VipId};
@@ -10,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 /// Events on their way to ring, log and disk. Full → dropped and counted; the ids show the gap.
 const EVENTS_MAX: usize = 4_096;
@@ -63,6 +64,9 @@ pub(super) enum Note {
 pub(super) struct ProtocolEnds {
     pub(super) requests: mpsc::Receiver<Asked>,
     pub(super) results: mpsc::Receiver<check::Done>,
+    pub(super) planes: mpsc::Receiver<Seen>,
+    /// Of the balancers, in their order: look now. Wishes that meet become one.
+    pub(super) looks: Vec<Arc<Notify>>,
     pub(super) disabled: mpsc::Receiver<(VipId, bool)>,
     pub(super) events: mpsc::Sender<Recorded>,
     pub(super) probes: mpsc::Sender<StartProbe>,
@@ -79,6 +83,8 @@ pub(super) struct ProtocolEnds {
 pub(super) struct RuntimeEnds {
     pub(super) requests: mpsc::Sender<Asked>,
     pub(super) results: mpsc::Sender<check::Done>,
+    pub(super) planes: mpsc::Sender<Seen>,
+    pub(super) looks: Vec<Arc<Notify>>,
     pub(super) disabled: mpsc::Sender<(VipId, bool)>,
     pub(super) events: mpsc::Receiver<Recorded>,
     pub(super) probes: mpsc::Receiver<StartProbe>,
@@ -112,10 +118,12 @@ impl DiskFigures {
     }
 }
 
-/// All queues. `intents`: what is stored already.
-pub(super) fn pair(stored: Intents, fifo: bool) -> (ProtocolEnds, RuntimeEnds) {
+/// All queues. `stored`: intents that are on disk already.
+pub(super) fn pair(stored: Intents, fifo: bool, balancers: usize) -> (ProtocolEnds, RuntimeEnds) {
     let (requests_in, requests) = mpsc::channel(REQUESTS_MAX);
     let (results_in, results) = mpsc::channel(RESULTS_MAX);
+    let (planes_in, planes) = mpsc::channel(REPORTS_MAX);
+    let looks: Vec<Arc<Notify>> = (0..balancers).map(|_| Arc::default()).collect();
     let (disabled_in, disabled) = mpsc::channel(DISABLED_MAX);
     let (events, events_out) = mpsc::channel(EVENTS_MAX);
     let (probes, probes_out) = mpsc::channel(PROBES_MAX);
@@ -128,6 +136,8 @@ pub(super) fn pair(stored: Intents, fifo: bool) -> (ProtocolEnds, RuntimeEnds) {
     let protocol = ProtocolEnds {
         requests,
         results,
+        planes,
+        looks: looks.clone(),
         disabled,
         events,
         probes,
@@ -140,6 +150,8 @@ pub(super) fn pair(stored: Intents, fifo: bool) -> (ProtocolEnds, RuntimeEnds) {
     let runtime = RuntimeEnds {
         requests: requests_in,
         results: results_in,
+        planes: planes_in,
+        looks,
         disabled: disabled_in,
         events: events_out,
         probes: probes_out,

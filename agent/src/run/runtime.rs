@@ -6,6 +6,7 @@ use super::fifo::{Fifo, Line};
 use super::protocol::Ended;
 use super::queues::{DiskFigures, Note, RuntimeEnds, StartProbe};
 use super::{intents, journal};
+use crate::balancer::report::Reporter;
 use crate::balancer::watch::Looker;
 use crate::{check, ctl};
 use holdfast_node::config::Check;
@@ -44,6 +45,7 @@ pub(super) struct Setup {
     /// The addresses that this node manages.
     pub(super) managed: BTreeSet<IpAddr>,
     pub(super) lookers: Vec<Looker>,
+    pub(super) reporters: Vec<Reporter>,
     /// Files that take a VIP out while they are there.
     pub(super) disable: super::disable::Files,
     /// keepalived's notify fifo.
@@ -90,7 +92,7 @@ pub(super) fn run(setup: Setup) -> Result<Ended, String> {
 }
 
 async fn main(setup: Setup) -> Result<Ended, String> {
-    let Setup { state_dir, checks, managed, lookers, disable, fifo, ends, api, ended } = setup;
+    let Setup { state_dir, checks, managed, lookers, reporters, disable, fifo, ends, api, ended } = setup;
     let stop = CancellationToken::new();
     let last_words = TaskTracker::new();
     let ring = Arc::new(EventRing::new());
@@ -101,6 +103,9 @@ async fn main(setup: Setup) -> Result<Ended, String> {
     tokio::spawn(super::disable::watch(disable, ends.disabled));
     for looker in lookers {
         tokio::spawn(looker.run());
+    }
+    for reporter in reporters {
+        tokio::spawn(reporter.run());
     }
     last_words.spawn(events(state_dir.clone(), ends.events, Arc::clone(&ring), Arc::clone(&ends.disk)));
     last_words.spawn(store_intents(state_dir, ends.intents, ends.disk));

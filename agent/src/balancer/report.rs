@@ -1,0 +1,395 @@
+//! How a balancer is, in a look every so often: its admin side, its accept queues, its descriptors, its processes.
+//!
+//! One look at a time, each with a limit. Connections and queues are the kernel's own figures (`INET_DIAG`), states and
+//! processor time those of `/proc`. What this module refuses to do: judge. A report is what was seen, no more.
+
+use super::plane::{Asked, Plane, plane};
+use super::proc::{Stat, files, sockets, stat};
+use super::watch::{Looker, Shared};
+use super::{Process, Tree};
+use crate::os::diag::{self, Listener};
+use holdfast_node::config::{Balancer, BalancerId, Config};
+use holdfast_node::io::{Admin, Level, OLD_WORKERS_MAX, OldWorker, PlaneReport, Reload};
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, mpsc};
+
+/// Reports on their way to the protocol thread. Full → the looks wait, the next one is fresher.
+pub const REPORTS_MAX: usize = 64;
+/// The admin side has half of the time between two looks, within these bounds.
+const PATIENCE_MIN: Duration = Duration::from_millis(50);
+const PATIENCE_MAX: Duration = Duration::from_millis(500);
+/// A reload is shown as one for this long, while former processes finish.
+const RELOAD_SHOWN: Duration = Duration::from_secs(10);
+/// Descriptors of a process that are looked at to know its sockets.
+const DESCRIPTORS_MAX: usize = 16_384;
+/// Where systemd and the kernel mount control groups v2.
+const CGROUPS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
+
+/// What one look saw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Of which balancer.
+    pub balancer: BalancerId,
+    /// What.
+    pub report: PlaneReport,
+}
+
+/// Looks at one balancer, on the runtime.
+#[derive(Debug)]
+pub struct Reporter {
+    balancer: BalancerId,
+    plane: Box<dyn Plane>,
+    poll: Duration,
+    /// Of the VIPs that need it.
+    addresses: BTreeSet<IpAddr>,
+    shared: Shared,
+    reports: mpsc::Sender<Seen>,
+    /// Somebody wants to know now.
+    look: Arc<Notify>,
+    history: History,
+}
+
+/// One for each balancer that is looked for. `looks`: of the balancers, in their order; told when a look can't wait.
+pub fn reporters(
+    config: &Config,
+    lookers: &mut [Looker],
+    reports: &mpsc::Sender<Seen>,
+    looks: &[Arc<Notify>],
+) -> Vec<Reporter> {
+    let each = lookers.iter_mut().filter_map(|looker| {
+        let id = looker.balancer();
+        let balancer = config.balancers.get(usize::from(id.0))?;
+        let of_it = config.vips.iter().filter(|vip| vip.balancers.contains(&id));
+        let addresses = of_it.flat_map(|vip| vip.addresses.iter().map(|address| address.ip)).collect();
+        let look = looks.get(usize::from(id.0))?;
+        Reporter::new(id, balancer, addresses, looker.share(), reports.clone(), Arc::clone(look))
+    });
+    each.collect()
+}
+
+impl Reporter {
+    /// `None`: it is no process.
+    pub fn new(
+        id: BalancerId,
+        balancer: &Balancer,
+        addresses: BTreeSet<IpAddr>,
+        shared: Shared,
+        reports: mpsc::Sender<Seen>,
+        look: Arc<Notify>,
+    ) -> Option<Self> {
+        let (plane, poll) = (plane(balancer)?, balancer.poll);
+        Some(Self { balancer: id, plane, poll, addresses, shared, reports, look, history: History::default() })
+    }
+
+    /// Until the receiver of reports is gone.
+    pub async fn run(mut self) {
+        loop {
+            let began = Instant::now();
+            let tree = self.shared.tree.borrow_and_update().clone();
+            // Nothing is seen of what isn't there; its death has its own way.
+            if let Some(report) = match tree {
+                Some(tree) => self.look(&tree).await,
+                None => None,
+            } && self.reports.send(Seen { balancer: self.balancer, report }).await.is_err()
+            {
+                return;
+            }
+            // A tenth less or none: many nodes that were started at once don't ask at once for ever.
+            let pause = self.poll.mul_f64(1.0 - jitter() / 10.0).saturating_sub(began.elapsed());
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.look.notified() => {}
+                () = self.reports.closed() => return,
+            }
+            if self.shared.tree.has_changed().is_err() {
+                return;
+            }
+        }
+    }
+
+    /// `None`: nothing of it is left.
+    async fn look(&mut self, tree: &Tree) -> Option<PlaneReport> {
+        let now = Instant::now();
+        let patience = (self.poll / 2).clamp(PATIENCE_MIN, PATIENCE_MAX);
+        let (processes, addresses) = (tree.clone(), self.addresses.clone());
+        let kernel = tokio::task::spawn_blocking(move || Kernel::look(&processes, &addresses));
+        let asked = match tokio::time::timeout(patience, self.plane.ask(tree)).await {
+            Ok(asked) => asked,
+            Err(_) => {
+                let why = format!("no answer in {} ms", patience.as_millis());
+                Asked::only(Admin::Silent { why })
+            }
+        };
+        let kernel = kernel.await.ok().flatten()?;
+        if self.shared.ports.borrow().ne(&kernel.ports) {
+            self.shared.ports.send_replace(kernel.ports.clone());
+        }
+        let reload = self.history.reload(now, tree, &asked);
+        Some(PlaneReport {
+            admin: asked.admin,
+            connections: asked.connections,
+            queue: kernel.queue,
+            files: kernel.files,
+            backends: asked.backends,
+            stopped: kernel.stopped,
+            cpu_ticks: Some(kernel.ticks),
+            supervised: kernel.supervised,
+            reload,
+            leaving: asked.leaving,
+        })
+    }
+}
+
+/// 0 to 1, from the seed that the standard library gets from the system for each of these.
+fn jitter() -> f64 {
+    let bits = RandomState::new().hash_one(0_u8);
+    f64::from(u32::try_from(bits >> 32).unwrap_or(0)) / f64::from(u32::MAX)
+}
+
+/// What the kernel says.
+#[derive(Debug)]
+struct Kernel {
+    queue: Option<Level>,
+    files: Option<Level>,
+    stopped: bool,
+    ticks: u64,
+    supervised: bool,
+    /// On which it listens for clients.
+    ports: BTreeSet<u16>,
+}
+
+impl Kernel {
+    fn look(tree: &Tree, addresses: &BTreeSet<IpAddr>) -> Option<Self> {
+        let proc = Path::new("/proc");
+        let living = |p: &Process| stat(proc, p.pid).filter(|s| s.process == *p && !s.zombie);
+        let serving: Vec<Stat> = tree.serving.iter().filter_map(living).collect();
+        let main = living(&tree.main);
+        let any = main.is_some() || !serving.is_empty() || tree.old.iter().any(|p| living(p).is_some());
+        any.then_some(())?;
+        let fullest = serving.iter().filter_map(|s| files(proc, s.process.pid));
+        let fullest = fullest.map(|(now, limit)| Level { now, limit }).max_by(fuller);
+        let listeners = diag::listeners().unwrap_or_default();
+        let ours = Owner::of(proc, tree.processes().collect()).listeners(&listeners, addresses);
+        let queue = ours.iter().map(|l| Level { now: l.waiting.into(), limit: l.backlog.into() }).max_by(fuller);
+        Some(Self {
+            queue,
+            files: fullest,
+            stopped: serving.iter().any(|s| s.stopped),
+            ticks: serving.iter().fold(0, |sum, s| sum.saturating_add(s.ticks)),
+            supervised: tree.supervised && main.is_some(),
+            ports: ours.iter().map(|l| l.port).collect(),
+        })
+    }
+}
+
+/// Compares how full two are, without fractions.
+fn fuller(a: &Level, b: &Level) -> std::cmp::Ordering {
+    let cross = |x: &Level, y: &Level| u128::from(x.now) * u128::from(y.limit);
+    cross(a, b).cmp(&cross(b, a)).then(a.now.cmp(&b.now))
+}
+
+/// By what the sockets of a balancer are known.
+#[derive(Debug, PartialEq, Eq)]
+enum Owner {
+    /// By the files that its processes have open.
+    Files(BTreeSet<u64>),
+    /// By the control group they were made in, if it is one of its own.
+    Group(u64),
+    /// Not at all: other users' files are hidden from us, and it has no group.
+    Unknown,
+}
+
+impl Owner {
+    fn of(proc: &Path, processes: Vec<Process>) -> Self {
+        let open: Vec<Vec<u64>> = processes.iter().filter_map(|p| sockets(proc, p.pid, DESCRIPTORS_MAX)).collect();
+        if !open.is_empty() {
+            return Self::Files(open.into_iter().flatten().collect());
+        }
+        processes.first().and_then(|p| group(proc, p.pid)).map_or(Self::Unknown, Self::Group)
+    }
+
+    /// Those of the balancer on which clients come in: on one of these addresses, or on all; where there is none, on
+    /// any (what has a VIP may be translated to another address).
+    fn listeners(&self, all: &[Listener], addresses: &BTreeSet<IpAddr>) -> Vec<Listener> {
+        let ours = |l: &&Listener| match self {
+            Self::Files(inodes) => inodes.contains(&l.inode),
+            Self::Group(group) => l.cgroup == Some(*group),
+            Self::Unknown => addresses.contains(&l.address),
+        };
+        let ours: Vec<Listener> = all.iter().filter(ours).copied().collect();
+        let outside = |l: &&Listener| l.address.is_unspecified() || addresses.contains(&l.address);
+        let clients: Vec<Listener> = ours.iter().filter(outside).copied().collect();
+        if clients.is_empty() { ours } else { clients }
+    }
+}
+
+/// The control group (v2) of a process, as the kernel numbers it. `None`: there is none, or everybody's.
+fn group(proc: &Path, pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(proc.join(pid.to_string()).join("cgroup")).ok()?;
+    let below = group_path(&text)?;
+    let directories = CGROUPS.iter().map(|root| PathBuf::from(root).join(below));
+    directories.filter_map(|dir| std::fs::metadata(dir).ok()).map(|meta| meta.ino()).next()
+}
+
+/// The line `0::/system.slice/haproxy.service`, without its first slash.
+fn group_path(text: &str) -> Option<&str> {
+    let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    (!path.is_empty()).then_some(path)
+}
+
+/// What needs memory: reloads.
+#[derive(Debug, Default)]
+struct History {
+    /// The youngest that served when a reload was counted last, and how many were.
+    counted: Option<Process>,
+    changes: u64,
+    changed: Option<Instant>,
+    /// When each was first seen to be of a former generation.
+    old: BTreeMap<Process, Instant>,
+}
+
+impl History {
+    fn reload(&mut self, now: Instant, tree: &Tree, asked: &Asked) -> Reload {
+        let youngest = tree.youngest();
+        // Whoever served before us is none that we have seen.
+        let counted = *self.counted.get_or_insert(youngest.unwrap_or(tree.main));
+        // A worker that is replaced alone (nginx) is no reload: then nobody becomes old. Many become it one by one.
+        let newly_old = tree.old.iter().any(|process| !self.old.contains_key(process));
+        if newly_old && youngest > Some(counted) {
+            self.changes = self.changes.saturating_add(1);
+            self.changed = Some(now);
+            self.counted = youngest;
+        }
+        self.old.retain(|process, _| tree.old.contains(process));
+        for process in tree.old.iter().take(OLD_WORKERS_MAX) {
+            self.old.entry(*process).or_insert(now);
+        }
+        let recent = self.changed.is_some_and(|at| now.saturating_duration_since(at) < RELOAD_SHOWN);
+        Reload {
+            generation: asked.generation.unwrap_or(self.changes),
+            failed: asked.failed,
+            running: recent && !self.old.is_empty(),
+            old: self.old.iter().map(|(process, since)| OldWorker { pid: process.pid, since: *since }).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn p(pid: u32) -> Process {
+        Process { start: u64::from(pid), pid }
+    }
+
+    fn asked() -> Asked {
+        Asked::only(Admin::NotConfigured)
+    }
+
+    #[test]
+    fn a_reload_is_shown_while_former_processes_finish_and_not_for_ever() {
+        let mut history = History::default();
+        let t = Instant::now();
+        let first = Tree { serving: vec![p(2)], ..Tree::single(p(1)) };
+        assert_eq!(history.reload(t, &first, &asked()), Reload::default());
+        let second = Tree { serving: vec![p(3)], old: vec![p(2)], ..Tree::single(p(1)) };
+        let old = vec![OldWorker { pid: 2, since: t }];
+        let shown = Reload { generation: 1, failed: 0, running: true, old: old.clone() };
+        assert_eq!(history.reload(t, &second, &asked()), shown);
+        let later = t + RELOAD_SHOWN;
+        assert_eq!(history.reload(later, &second, &asked()), Reload { running: false, ..shown });
+        let third = Tree { serving: vec![p(3)], ..Tree::single(p(1)) };
+        assert_eq!(history.reload(later, &third, &asked()), Reload { generation: 1, ..Reload::default() });
+    }
+
+    #[test]
+    fn workers_that_become_old_one_by_one_after_the_new_ones_came_are_one_reload() {
+        let mut history = History::default();
+        let t = Instant::now();
+        let look = |serving: &[u32], old: &[u32]| Tree {
+            serving: serving.iter().copied().map(p).collect(),
+            old: old.iter().copied().map(p).collect(),
+            ..Tree::single(p(1))
+        };
+        let looks = [look(&[2, 3], &[]), look(&[2, 3, 4, 5], &[]), look(&[3, 4, 5], &[2]), look(&[4, 5], &[2, 3])];
+        let generations = looks.map(|tree| history.reload(t, &tree, &asked()).generation);
+        assert_eq!(generations, [0, 0, 1, 1]);
+        assert_eq!(history.reload(t, &look(&[], &[2, 3, 4, 5]), &asked()).generation, 1, "an orderly end is no reload");
+    }
+
+    #[test]
+    fn a_worker_that_is_replaced_alone_is_no_reload() {
+        let mut history = History::default();
+        let t = Instant::now();
+        history.reload(t, &Tree { serving: vec![p(2), p(3)], ..Tree::single(p(1)) }, &asked());
+        let replaced = Tree { serving: vec![p(2), p(9)], ..Tree::single(p(1)) };
+        assert_eq!(history.reload(t, &replaced, &asked()), Reload::default());
+    }
+
+    #[test]
+    fn what_the_balancer_says_of_its_reloads_goes_before_what_was_counted() {
+        let told = Asked { generation: Some(7), failed: 2, ..asked() };
+        let reload = History::default().reload(Instant::now(), &Tree::single(p(1)), &told);
+        assert_eq!((reload.generation, reload.failed), (7, 2));
+    }
+
+    #[test]
+    fn old_processes_are_told_up_to_a_limit() {
+        let old: Vec<Process> = (100..300).map(p).collect();
+        let tree = Tree { serving: vec![p(900)], old, ..Tree::single(p(1)) };
+        let reload = History::default().reload(Instant::now(), &tree, &asked());
+        assert_eq!(reload.old.len(), OLD_WORKERS_MAX);
+    }
+
+    #[test]
+    fn the_fullest_is_the_one_with_the_largest_share() {
+        let level = |now, limit| Level { now, limit };
+        let fullest = |some: &[Level]| some.iter().copied().max_by(fuller);
+        assert_eq!(fullest(&[level(10, 4096), level(4, 5), level(100, 200)]), Some(level(4, 5)));
+        assert_eq!(fullest(&[level(u64::MAX, u64::MAX), level(1, 2)]), Some(level(u64::MAX, u64::MAX)));
+    }
+
+    #[test]
+    fn listeners_for_clients_are_those_on_the_vip_or_on_all_addresses() {
+        let vip: IpAddr = "192.0.2.10".parse().expect("an address");
+        let on = |address: &str, port, inode| Listener {
+            address: address.parse().expect("an address"),
+            port,
+            inode,
+            cgroup: Some(inode * 10),
+            ..Listener::default()
+        };
+        let all = [on("192.0.2.10", 80, 1), on("0.0.0.0", 443, 1), on("127.0.0.1", 9000, 1), on("0.0.0.0", 22, 2)];
+        let vips = BTreeSet::from([vip]);
+        let ports = |owner: Owner, vips: &BTreeSet<IpAddr>| -> Vec<u16> {
+            owner.listeners(&all, vips).iter().map(|l| l.port).collect()
+        };
+        assert_eq!(ports(Owner::Files(BTreeSet::from([1])), &vips), [80, 443]);
+        assert_eq!(ports(Owner::Group(10), &vips), [80, 443]);
+        assert_eq!(ports(Owner::Unknown, &vips), [80], "who listens on all addresses can't be known");
+        assert_eq!(ports(Owner::Files(BTreeSet::from([2])), &BTreeSet::new()), [22]);
+        let inside = [on("127.0.0.1", 9000, 1)];
+        assert_eq!(Owner::Group(10).listeners(&inside, &vips), inside, "better than nothing");
+    }
+
+    #[test]
+    fn the_root_group_is_everybodys() {
+        assert_eq!(group_path("12:cpu:/x\n0::/system.slice/haproxy.service\n"), Some("system.slice/haproxy.service"));
+        assert_eq!(group_path("0::/\n"), None);
+        assert_eq!(group_path("1:name=systemd:/\n"), None);
+    }
+
+    #[test]
+    fn the_jitter_stays_within_its_bounds_and_varies() {
+        let some: Vec<f64> = (0..64).map(|_| jitter()).collect();
+        assert!(some.iter().all(|j| (0.0..=1.0).contains(j)));
+        assert!(some.iter().any(|j| (j - some[0]).abs() > 0.01));
+    }
+}
