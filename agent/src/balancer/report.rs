@@ -259,7 +259,7 @@ impl History {
     fn reload(&mut self, now: Instant, tree: &Tree, asked: &Asked) -> Reload {
         let youngest = tree.youngest();
         // Whoever served before us is none that we have seen.
-        let counted = *self.counted.get_or_insert(youngest.unwrap_or(tree.main));
+        let counted = *self.counted.get_or_insert_with(|| youngest.unwrap_or(tree.main));
         // A worker that is replaced alone (nginx) is no reload: then nobody becomes old. Many become it one by one.
         let newly_old = tree.old.iter().any(|process| !self.old.contains_key(process));
         if newly_old && youngest > Some(counted) {

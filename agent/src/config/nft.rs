@@ -141,10 +141,13 @@ struct Rules {
     slow_start: Duration,
 }
 
+/// Path, host, and the statuses that pass.
+type HttpRead = (String, Option<String>, Vec<(u16, u16)>);
+
 /// How each backend is asked.
 #[derive(Debug, Clone)]
 struct CheckRead {
-    http: Option<(String, Option<String>, Vec<(u16, u16)>)>,
+    http: Option<HttpRead>,
     port: Option<u16>,
     interval: Duration,
     fast_interval: Duration,
@@ -174,7 +177,7 @@ impl Maker {
     }
 
     fn probe(&mut self, backend: SocketAddr, check: &CheckRead) -> Option<u16> {
-        let target = SocketAddr::new(backend.ip(), check.port.unwrap_or(backend.port()));
+        let target = SocketAddr::new(backend.ip(), check.port.unwrap_or_else(|| backend.port()));
         let key = format!("{target} {check:?}");
         if let Some(known) = self.probes.get(&key) {
             return Some(*known);

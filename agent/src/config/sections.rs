@@ -130,7 +130,7 @@ fn times(table: &Table<'_>, sink: &mut Sink) -> Option<Times> {
     let timeout = within(timeout, PROBE_TIMEOUT);
     let jitter = table
         .get("jitter")
-        .map_or(Some(interval / JITTER_PART), |value| duration(&value, Duration::ZERO, interval / 2, sink));
+        .map_or_else(|| Some(interval / JITTER_PART), |value| duration(&value, Duration::ZERO, interval / 2, sink));
     Some(Times { interval, fast_interval: fast?, timeout: timeout?, jitter: jitter? })
 }
 

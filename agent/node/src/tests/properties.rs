@@ -138,7 +138,7 @@ fn feed(lab: &mut Lab, wild: Wild) {
             let (old, silent) =
                 (OldWorker { pid: 1, since: lab.now }, silent.then(|| Admin::Silent { why: "x".to_owned() }));
             let report = PlaneReport {
-                admin: silent.unwrap_or(Admin::Answers { took: ms(now) }),
+                admin: silent.unwrap_or_else(|| Admin::Answers { took: ms(now) }),
                 connections: level,
                 queue: level,
                 files: level,
