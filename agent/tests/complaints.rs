@@ -7,7 +7,7 @@ fn path(written: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tree's top");
     match written.split_once('/') {
         Some(("node", rest)) => root.join("agent/node/src/tests").join(rest),
-        Some(("agent", rest)) => root.join("agent/tests").join(rest),
+        Some(("agent", rest)) if !rest.starts_with("src/") => root.join("agent/tests").join(rest),
         Some(("keeper", rest)) => root.join("agent/node/src/keeper/tests").join(rest),
         _ => root.join(written),
     }
