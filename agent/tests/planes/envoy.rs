@@ -6,6 +6,7 @@ use holdfast_node::io::Pool;
 use nix::sys::signal::Signal::{SIGCONT, SIGHUP, SIGKILL, SIGSTOP, SIGTERM};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Where tests/setup.sh puts it.
@@ -62,8 +63,9 @@ const RESTARTER: &str = "n=0\nstart() { \"$@\" --restart-epoch $n & n=$((n+1)); 
 /// Below a restarter, or alone.
 fn start(scene: &mut Scene, restarter: bool) -> (u32, Balancer) {
     let (program, file) = (program(), config(scene));
-    // What epochs find each other by; other runs of these tests have other numbers.
-    let base = (std::process::id() % 30_000 * 64 + u32::from(scene.dir.as_os_str().len() as u8 % 64)).to_string();
+    // What epochs find each other by, through memory that all namespaces share: every Envoy of these tests has its own.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let base = (std::process::id() % 30_000 * 64 + NEXT.fetch_add(1, Ordering::Relaxed) % 64).to_string();
     let path = program.display().to_string();
     let args = ["-c", &file, "--concurrency", "1", "-l", "warning", "--base-id", &base];
     let times = ["--drain-time-s", "1", "--parent-shutdown-time-s", "2"];

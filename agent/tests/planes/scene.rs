@@ -182,6 +182,15 @@ impl Scene {
         panic!("never gone: {:?}", self.states);
     }
 
+    /// Waits until it is alive as this process.
+    pub(crate) async fn alive(&mut self, pid: u32) {
+        let end = Instant::now() + LONG;
+        while self.states.last() != Some(&BalancerState::Alive { pid }) {
+            assert!(Instant::now() < end, "never alive as {pid}: {:?}", self.states);
+            self.next().await;
+        }
+    }
+
     /// Lets time pass.
     pub(crate) async fn pass(&mut self, time: Duration) {
         let end = Instant::now() + time;
