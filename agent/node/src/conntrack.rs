@@ -258,6 +258,34 @@ pub(crate) fn figures(sample: &Sample) -> String {
     }
 }
 
+/// What somebody should look at beside the level, each with its remedy.
+pub(crate) fn warnings(node: &Node) -> Vec<(String, &'static str)> {
+    const MORE: &str = "raise net.netfilter.nf_conntrack_max on all nodes alike (and the hash buckets with it)";
+    let Some(sample) = node.conntrack.last() else { return Vec::new() };
+    let mut warnings = Vec::new();
+    if let Some(seconds) = node.conntrack.full_in_s() {
+        let (rate, forecast) = (node.conntrack.rate(), node.conntrack.forecast());
+        let text = format!(
+            "the connection table is full in {seconds} s at {rate} new connections a second ({forecast} entries in the end, \
+             limit {})",
+            sample.limit
+        );
+        warnings.push((text, MORE));
+    }
+    let peers = node.config.cluster.iter().flat_map(|c| &c.peers).zip(&node.world.peers);
+    for (peer, limit) in peers.filter_map(|(peer, view)| Some((&peer.name, view.table_limit?))) {
+        if limit != sample.limit {
+            let word = |limit: u64| if limit == 0 { "no limit".to_owned() } else { format!("{limit} entries") };
+            let (theirs, ours) = (word(limit), word(sample.limit));
+            warnings.push((
+                format!("the connection table of {peer} may have {theirs}, this node's {ours}"),
+                "set net.netfilter.nf_conntrack_max alike on all nodes: what fits one must fit the node that takes over",
+            ));
+        }
+    }
+    warnings
+}
+
 impl Node {
     /// A look at the connection table, or why there can't be one.
     pub(crate) fn on_conntrack(&mut self, now: Instant, sample: Result<Sample, String>) {

@@ -8,6 +8,79 @@ use std::time::Duration;
 
 pub(super) use holdfast_node::checks::{detection as detect, recovery as recover};
 
+/// What a balancer that hangs costs a unit, computed.
+#[derive(Debug, Serialize)]
+pub(super) struct Loss {
+    vip: String,
+    check: String,
+    detect_min_ms: f64,
+    detect_max_ms: f64,
+    recover_min_ms: f64,
+    recover_max_ms: f64,
+    /// Until another node serves it: with VRRP the skew time comes on top.
+    outage_min_ms: f64,
+    outage_max_ms: f64,
+    /// At the rate that was asked for.
+    lost_min: Option<u64>,
+    lost_max: Option<u64>,
+}
+
+/// Requests of so long at this rate, rounded up.
+fn requests(time: Duration, rate: u32) -> u64 {
+    u64::try_from((time.as_micros() * u128::from(rate)).div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// Of every unit and each check that can take it away.
+pub(super) fn losses(config: &Config, rate: Option<u32>) -> Vec<Loss> {
+    let of = |vip: &Vip, check: &Check| {
+        let (detect, recover) = (detect(check, config), recover(check, config));
+        let over = if vip.anycast() { Duration::ZERO } else { skew(vip) };
+        let (min, max) = (detect.min + over, detect.max + over);
+        Loss {
+            vip: vip.name.to_string(),
+            check: check.name.to_string(),
+            detect_min_ms: ms(detect.min),
+            detect_max_ms: ms(detect.max),
+            recover_min_ms: ms(recover.min),
+            recover_max_ms: ms(recover.max),
+            outage_min_ms: ms(min),
+            outage_max_ms: ms(max),
+            lost_min: rate.map(|rate| requests(min, rate)),
+            lost_max: rate.map(|rate| requests(max, rate)),
+        }
+    };
+    config.vips.iter().flat_map(|vip| checks(config, vip).map(move |check| of(vip, check))).collect()
+}
+
+/// The same in words, and how often things are asked.
+pub(super) fn told(config: &Config, rate: Option<u32>) -> String {
+    let mut text = String::new();
+    if let Some(rate) = rate {
+        for loss in losses(config, Some(rate)) {
+            let Loss { vip, check, outage_min_ms, outage_max_ms, lost_min, lost_max, .. } = loss;
+            text.push_str(&format!(
+                "vip {vip}: hung here as {check} sees it: {outage_min_ms:.0}ms to {outage_max_ms:.0}ms until served \
+                 elsewhere, at {rate} requests/s {} to {} lost (computed)\n",
+                lost_min.unwrap_or_default(),
+                lost_max.unwrap_or_default()
+            ));
+        }
+    }
+    let nodes = config.cluster.as_ref().map_or(0, |cluster| cluster.peers.len()) + 1;
+    for check in &config.checks {
+        let back = recover(check, config);
+        let each = 1.0 / check.interval.as_secs_f64();
+        let all = each * f64::from(u32::try_from(nodes).unwrap_or(u32::MAX));
+        text.push_str(&format!(
+            "check {}: passes again after {:.0}ms to {:.0}ms; asks {each:.1} times a second, {all:.1} by all {nodes} nodes (computed)\n",
+            check.name,
+            ms(back.min),
+            ms(back.max),
+        ));
+    }
+    text
+}
+
 /// RFC 9568 section 6.1; where a leg speaks VRRPv2 the unit keeps that one's time, whose skew is a part of a second
 /// whatever the interval (RFC 3768 section 6.1).
 pub(super) fn skew(vip: &Vip) -> Duration {
@@ -141,6 +214,25 @@ mod tests {
         let one = config("timeout = \"300ms\"\nfall = 1", "priority = 254");
         let found = detect(&one.checks[0], &one);
         assert_eq!((found.min, found.max), (Duration::from_millis(300), Duration::from_millis(1300)));
+    }
+
+    /// (interval, timeout, fall) as others write them: one interval, whatever the state.
+    fn plain(interval: &str, timeout: &str, fall: u8, rise: u8) -> Config {
+        let check = format!(
+            "interval = \"{interval}\"\nfast_interval = \"{interval}\"\ntimeout = \"{timeout}\"\nfall = {fall}\nrise = {rise}"
+        );
+        config(&check, "priority = 254, interval = \"100ms\"")
+    }
+
+    #[test]
+    fn lost_requests_are_rate_times_outage_the_take_over_included() {
+        // Skew of priority 254 at 100 ms: 0.78 ms, less than a request.
+        let loss = &losses(&plain("30s", "5s", 2, 2), Some(200))[0];
+        assert_eq!((loss.lost_min, loss.lost_max), (Some(7_001), Some(13_001)));
+        assert_eq!(losses(&plain("30s", "5s", 2, 2), None)[0].lost_max, None);
+        let text = told(&plain("30s", "5s", 2, 2), Some(200));
+        assert!(text.contains("at 200 requests/s 7001 to 13001 lost (computed)"), "{text}");
+        assert!(!told(&plain("30s", "5s", 2, 2), None).contains("lost"));
     }
 
     #[test]

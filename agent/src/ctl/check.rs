@@ -1,6 +1,7 @@
 //! `holdfast check`: is this a configuration, what does it promise, and what should somebody look at.
 
 mod bgp;
+mod planes;
 
 use super::{budget, exit, render};
 use crate::config::{self, ConfigErrors, Mtus};
@@ -22,16 +23,29 @@ const MTU: usize = 1500;
 const REALTIME_PRIORITY: u8 = 1;
 
 /// Looks over a file.
-pub(super) fn run(file: &Path, json: bool) -> u8 {
+/// `rate`: requests in a second, to say how many a failure costs.
+pub(super) fn run(file: &Path, json: bool, rate: Option<u32>) -> u8 {
     // An interface that isn't there yet is judged by what nearly all have.
     let here = Mtus::here();
     match config::load_for(file, &|interface| here.of(interface).or(Some(MTU))) {
         Ok(config) => {
-            let warnings = warnings(&config);
+            let planes = planes::report(&config);
+            let mut warnings = warnings(&config);
+            warnings.extend(planes.warnings());
             if json {
-                render::out(&format!("{}\n", model(file, &config, &warnings)));
+                let mut model = model(file, &config, &warnings);
+                if let Some(model) = model.as_object_mut() {
+                    model.insert("planes".to_owned(), planes.model());
+                    model.insert("budget".to_owned(), serde_json::json!(budget::losses(&config, rate)));
+                }
+                render::out(&format!("{model}\n"));
             } else {
-                render::out(&summary(file, &config, &here, &warnings));
+                let mut text = summary(file, &config, &here, &warnings);
+                text.push_str(&budget::told(&config, rate));
+                for (balancer, fact) in &planes.facts {
+                    let _ = writeln!(text, "balancer {balancer}: {fact}");
+                }
+                render::out(&text);
             }
             exit::OK
         }

@@ -47,6 +47,9 @@ pub enum Command {
         /// The model as JSON
         #[arg(long)]
         json: bool,
+        /// Requests in a second: says how many a failure costs
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
+        rate: Option<u32>,
     },
     /// How this node is and what it knows of the others (exit 0 ok, 1 degraded, 2 critical)
     Status {

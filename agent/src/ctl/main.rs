@@ -33,7 +33,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn other(command: Command, places: &Places) -> u8 {
     match command {
-        Command::Check { file, json } => check::run(&file.unwrap_or_else(|| places.config.clone()), json),
+        Command::Check { file, json, rate } => check::run(&file.unwrap_or_else(|| places.config.clone()), json, rate),
         Command::Status { json, oneline } => commands::status(&places.runtime_dir, json, oneline),
         Command::Events { json, since, follow } => commands::events(&places.runtime_dir, json, since, follow),
         Command::Neighbors { json } => commands::neighbors(&places.runtime_dir, json),

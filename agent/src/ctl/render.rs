@@ -86,7 +86,7 @@ pub(super) fn status(status: &Status) -> String {
         text.push('\n');
         text.push_str(&planes::rows(&status.balancers));
     }
-    if let Some(view) = status.conntrack.as_ref().filter(|view| view.level != "fine") {
+    if let Some(view) = &status.conntrack {
         text.push('\n');
         text.push_str(&planes::conntrack(view));
     }

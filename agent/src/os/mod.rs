@@ -7,6 +7,7 @@ pub mod announce;
 pub mod asyncfd;
 pub mod bfd;
 pub mod caps;
+pub mod conntrack;
 pub mod diag;
 pub mod fdpass;
 pub mod icmp;

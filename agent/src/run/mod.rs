@@ -22,6 +22,7 @@
 
 pub mod api;
 mod bgp;
+mod conntrack;
 mod disable;
 mod emit;
 mod exec;
@@ -134,6 +135,7 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     let fifo = config.fifo.clone();
     let managed = config.vips.iter().flat_map(|vip| vip.addresses.iter().map(|address| address.ip)).collect();
     let disable = disable::files(&config);
+    let conntrack = config.conntrack;
     let setup = protocol::Setup { config, boot, keys, keeper, watcher, ends: protocol_ends, pulse };
     let (ended_in, ended) = tokio::sync::oneshot::channel();
     let thread = std::thread::Builder::new().name("protocol".to_owned());
@@ -162,6 +164,7 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
         reporters,
         fifo,
         disable,
+        conntrack,
         ends: runtime_ends,
         api,
         ended,

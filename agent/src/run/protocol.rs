@@ -571,6 +571,8 @@ impl Protocol {
                 self.feed(Input::Plane { balancer: seen.balancer, report: seen.report });
             } else if let Poll::Ready(Some((vip, disabled))) = self.outputs.ends.disabled.poll_recv(cx) {
                 self.feed(Input::Disabled { vip, disabled });
+            } else if let Poll::Ready(Some(sample)) = self.outputs.ends.conntrack.poll_recv(cx) {
+                self.feed(Input::Conntrack { sample });
             } else if let Poll::Ready(Some(outcome)) = self.outputs.probed.poll_recv(cx) {
                 self.feed(outcome.into_input());
             } else {

@@ -6,6 +6,7 @@ use crate::balancer::report::{REPORTS_MAX, Seen};
 use crate::check;
 use crate::os::sched;
 use holdfast_node::config::{CheckId, VIPS_MAX, VipId};
+use holdfast_node::conntrack::Sample;
 use holdfast_node::drain::Intents;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ const RESULTS_MAX: usize = 256;
 const LINES_MAX: usize = 2 * VIPS_MAX;
 /// Disable files that came or went. Full → the reader waits, and then tells what is true by then.
 const DISABLED_MAX: usize = 64;
+/// Looks at the connection table. Full → the reader waits, and then looks anew.
+const CONNTRACK_MAX: usize = 2;
 /// Things to log. Full → dropped and counted.
 const NOTES_MAX: usize = 64;
 
@@ -68,6 +71,8 @@ pub(super) struct ProtocolEnds {
     /// Of the balancers, in their order: look now. Wishes that meet become one.
     pub(super) looks: Vec<Arc<Notify>>,
     pub(super) disabled: mpsc::Receiver<(VipId, bool)>,
+    /// Looks at the connection table.
+    pub(super) conntrack: mpsc::Receiver<Result<Sample, String>>,
     pub(super) events: mpsc::Sender<Recorded>,
     pub(super) probes: mpsc::Sender<StartProbe>,
     pub(super) intents: watch::Sender<Intents>,
@@ -86,6 +91,7 @@ pub(super) struct RuntimeEnds {
     pub(super) planes: mpsc::Sender<Seen>,
     pub(super) looks: Vec<Arc<Notify>>,
     pub(super) disabled: mpsc::Sender<(VipId, bool)>,
+    pub(super) conntrack: mpsc::Sender<Result<Sample, String>>,
     pub(super) events: mpsc::Receiver<Recorded>,
     pub(super) probes: mpsc::Receiver<StartProbe>,
     /// Only the last intents count: a newer one overwrites what isn't stored yet.
@@ -125,6 +131,7 @@ pub(super) fn pair(stored: Intents, fifo: bool, balancers: usize) -> (ProtocolEn
     let (planes_in, planes) = mpsc::channel(REPORTS_MAX);
     let looks: Vec<Arc<Notify>> = (0..balancers).map(|_| Arc::default()).collect();
     let (disabled_in, disabled) = mpsc::channel(DISABLED_MAX);
+    let (conntrack_in, conntrack) = mpsc::channel(CONNTRACK_MAX);
     let (events, events_out) = mpsc::channel(EVENTS_MAX);
     let (probes, probes_out) = mpsc::channel(PROBES_MAX);
     let (intents, intents_out) = watch::channel(stored);
@@ -139,6 +146,7 @@ pub(super) fn pair(stored: Intents, fifo: bool, balancers: usize) -> (ProtocolEn
         planes,
         looks: looks.clone(),
         disabled,
+        conntrack,
         events,
         probes,
         intents,
@@ -153,6 +161,7 @@ pub(super) fn pair(stored: Intents, fifo: bool, balancers: usize) -> (ProtocolEn
         planes: planes_in,
         looks,
         disabled: disabled_in,
+        conntrack: conntrack_in,
         events: events_out,
         probes: probes_out,
         intents: intents_out,

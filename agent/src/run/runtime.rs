@@ -8,8 +8,9 @@ use super::queues::{DiskFigures, Note, RuntimeEnds, StartProbe};
 use super::{intents, journal};
 use crate::balancer::report::Reporter;
 use crate::balancer::watch::Looker;
+use crate::os::conntrack::Table;
 use crate::{check, ctl};
-use holdfast_node::config::Check;
+use holdfast_node::config::{Check, Conntrack};
 use holdfast_node::drain::Intents;
 use holdfast_node::journal::Severity;
 use std::collections::BTreeSet;
@@ -48,6 +49,8 @@ pub(super) struct Setup {
     pub(super) reporters: Vec<Reporter>,
     /// Files that take a VIP out while they are there.
     pub(super) disable: super::disable::Files,
+    /// When the connection table is to be worried about.
+    pub(super) conntrack: Conntrack,
     /// keepalived's notify fifo.
     pub(super) fifo: Option<PathBuf>,
     pub(super) ends: RuntimeEnds,
@@ -92,7 +95,7 @@ pub(super) fn run(setup: Setup) -> Result<Ended, String> {
 }
 
 async fn main(setup: Setup) -> Result<Ended, String> {
-    let Setup { state_dir, checks, managed, lookers, reporters, disable, fifo, ends, api, ended } = setup;
+    let Setup { state_dir, checks, managed, lookers, reporters, disable, conntrack, fifo, ends, api, ended } = setup;
     let stop = CancellationToken::new();
     let last_words = TaskTracker::new();
     let ring = Arc::new(EventRing::new());
@@ -101,6 +104,7 @@ async fn main(setup: Setup) -> Result<Ended, String> {
     let runner = check::Runner::new(&checks, ends.results, Handle::current()).with_managed(managed);
     tokio::spawn(probes(runner, ends.probes));
     tokio::spawn(super::disable::watch(disable, ends.disabled));
+    tokio::spawn(super::conntrack::watch(conntrack, Table::new(), ends.conntrack));
     for looker in lookers {
         tokio::spawn(looker.run());
     }

@@ -78,7 +78,7 @@ pub(super) fn judge(
     for (to, text, remedy) in sessions::warnings(node, neighbors, now) {
         worse(to, text, remedy);
     }
-    for (text, remedy) in checks::warnings(node) {
+    for (text, remedy) in checks::warnings(node).into_iter().chain(crate::conntrack::warnings(node)) {
         worse(Verdict::Degraded, text, remedy);
     }
     for peer in peers.iter().filter(|p| !p.reachable) {

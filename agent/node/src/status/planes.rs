@@ -7,6 +7,7 @@ use crate::io::{BalancerState, ConntrackLevel, age_ms};
 use crate::node::Node;
 use crate::plane::{Judged, Standing, Verdict, standing};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// One balancer.
@@ -64,17 +65,33 @@ pub struct OldWorkerStatus {
 }
 
 /// The kernel's connection table.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ConntrackStatus {
     /// `fine`, `filling`, `high`, `full`.
     pub level: String,
-    /// The figures.
+    /// The figures, as they were when the level changed.
     pub why: String,
     /// Milliseconds since the level changed.
     pub age_ms: u64,
-    /// If as many new connections come as now, it is full in so many seconds.
-    #[serde(default)]
+    /// Entries.
+    pub count: u64,
+    /// Entries that it may have; 0: no limit.
+    pub limit: u64,
+    /// Of the limit.
+    pub used_percent: u64,
+    /// New entries in a second, computed from what there are and how long they stay.
+    pub new_per_s: u64,
+    /// Seconds until it is full at this rate, computed; absent: never.
     pub full_in_s: Option<u64>,
+    /// Packets dropped for want of an entry, since the agent started.
+    pub dropped: u64,
+    /// Entries thrown out for others.
+    pub early_dropped: u64,
+    /// Entries that were there already.
+    pub insert_failed: u64,
+    /// The peers' limits, as far as they said.
+    pub peers: BTreeMap<String, u64>,
 }
 
 /// This node's own standing still.
@@ -129,12 +146,23 @@ fn evidence(judged: &Judged, now: Instant) -> Vec<EvidenceStatus> {
 }
 
 pub(super) fn conntrack(node: &Node, now: Instant) -> Option<ConntrackStatus> {
-    let view = &node.world.conntrack;
-    (view.level != ConntrackLevel::Unknown).then(|| ConntrackStatus {
+    let (watch, view) = (&node.conntrack, &node.world.conntrack);
+    let sample = watch.last()?;
+    let peers = node.config.cluster.iter().flat_map(|c| &c.peers).zip(&node.world.peers);
+    let limits = peers.filter_map(|(peer, view)| Some((peer.name.as_str().to_owned(), view.table_limit?)));
+    Some(ConntrackStatus {
         level: level_word(view.level).to_owned(),
         why: view.why.clone(),
         age_ms: age_ms(now, view.since),
-        full_in_s: node.conntrack.full_in_s(),
+        count: sample.count,
+        limit: sample.limit,
+        used_percent: sample.used_permille() / 10,
+        new_per_s: watch.rate(),
+        full_in_s: watch.full_in_s(),
+        dropped: sample.lost.dropped,
+        early_dropped: sample.lost.early_dropped,
+        insert_failed: sample.lost.insert_failed,
+        peers: limits.collect(),
     })
 }
 

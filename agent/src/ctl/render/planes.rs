@@ -33,15 +33,50 @@ pub(crate) fn rows(balancers: &[BalancerStatus]) -> String {
 /// More old processes than this are counted only.
 const OLD_SHOWN: usize = 4;
 
-/// The connection table, once it is more than fine.
+/// The connection table.
 pub(crate) fn conntrack(view: &ConntrackStatus) -> String {
-    format!("connection table {} for {}: {}\n", view.level, age(view.age_ms), one_line(&view.why))
+    let of = if view.limit == 0 { "no limit".to_owned() } else { format!("{} % of {}", view.used_percent, view.limit) };
+    let full = view.full_in_s.map(|s| format!(", full in {s} s (computed)")).unwrap_or_default();
+    let lost = match view.dropped.saturating_add(view.early_dropped) {
+        0 => String::new(),
+        lost => format!(", {lost} lost"),
+    };
+    format!(
+        "connection table {} for {}: {} entries ({of}), {} new a second (computed){lost}{full}\n",
+        one_line(&view.level),
+        age(view.age_ms),
+        view.count,
+        view.new_per_s,
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use holdfast_node::status::{EvidenceStatus, OldWorkerStatus};
+
+    #[test]
+    fn the_connection_table_is_one_line_with_what_is_computed_named_as_such() {
+        let view = ConntrackStatus { level: "fine".to_owned(), age_ms: 61_000, count: 5, ..ConntrackStatus::default() };
+        assert_eq!(
+            conntrack(&view),
+            "connection table fine for 1m01s: 5 entries (no limit), 0 new a second (computed)\n"
+        );
+        let view = ConntrackStatus {
+            level: "full".to_owned(),
+            limit: 100,
+            used_percent: 96,
+            count: 96,
+            new_per_s: 3,
+            full_in_s: Some(2),
+            dropped: 1,
+            early_dropped: 1,
+            ..view
+        };
+        let expected = "connection table full for 1m01s: 96 entries (96 % of 100), 3 new a second (computed), 2 lost, \
+                        full in 2 s (computed)\n";
+        assert_eq!(conntrack(&view), expected);
+    }
 
     #[test]
     fn a_balancer_comes_with_what_its_verdict_rests_on() {

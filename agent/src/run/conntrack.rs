@@ -1,0 +1,102 @@
+//! Looks at the connection table once a second, and tells the node.
+
+use crate::os::conntrack::Source;
+use holdfast_node::config::Conntrack;
+use holdfast_node::conntrack::Sample;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Looks until nobody listens any more.
+pub(super) async fn watch(config: Conntrack, source: impl Source, told: mpsc::Sender<Result<Sample, String>>) {
+    if config.watch {
+        look(config, source, told, EVERY).await;
+    }
+}
+
+async fn look(config: Conntrack, mut source: impl Source, told: mpsc::Sender<Result<Sample, String>>, every: Duration) {
+    let mut clock = tokio::time::interval(every);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut blind = None;
+    loop {
+        clock.tick().await;
+        // The kernel answers at once, but walks all its processors for it.
+        let looked = tokio::task::spawn_blocking(move || {
+            let sample = source.look();
+            (source, sample)
+        });
+        let Ok((back, sample)) = looked.await else { return };
+        source = back;
+        let sample = sample.map(|sample| limited(config, sample));
+        // That there is no table is told once.
+        let why = sample.as_ref().err().cloned();
+        if why.is_some() && why == blind {
+            continue;
+        }
+        blind = why;
+        if told.send(sample).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// With the limit of the configuration, if that is lower.
+fn limited(config: Conntrack, sample: Sample) -> Sample {
+    let limit = match (config.limit, sample.limit) {
+        (None, kernel) => kernel,
+        (Some(own), 0) => own,
+        (Some(own), kernel) => own.min(kernel),
+    };
+    Sample { limit, ..sample }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table whose limit is whatever a test says: the kernel's own is one for the whole machine.
+    struct Fake(std::vec::IntoIter<Result<Sample, String>>);
+
+    impl Source for Fake {
+        fn look(&mut self) -> Result<Sample, String> {
+            self.0.next().unwrap_or_else(|| Err("the end".to_owned()))
+        }
+    }
+
+    async fn told(looks: Vec<Result<Sample, String>>, n: usize) -> Vec<Result<Sample, String>> {
+        let (told, mut seen) = mpsc::channel(2);
+        let fake = Fake(looks.into_iter());
+        let watcher = tokio::spawn(look(Conntrack::default(), fake, told, Duration::from_millis(1)));
+        let mut all = Vec::new();
+        for _ in 0..n {
+            all.extend(seen.recv().await);
+        }
+        watcher.abort();
+        all
+    }
+
+    #[test]
+    fn the_lower_limit_counts() {
+        let with = |own, kernel| limited(Conntrack { limit: own, ..Conntrack::default() }, Sample::of(5, kernel)).limit;
+        assert_eq!([with(None, 100), with(Some(50), 100), with(Some(200), 100), with(Some(50), 0)], [100, 50, 100, 50]);
+    }
+
+    #[tokio::test]
+    async fn that_there_is_no_table_is_told_once_and_again_when_there_is_another_reason() {
+        let none = || Err("none".to_owned());
+        let looks = vec![none(), none(), Ok(Sample::of(1, 2)), none(), none(), Err("other".to_owned())];
+        let seen = told(looks, 4).await;
+        assert_eq!(seen, [none(), Ok(Sample::of(1, 2)), none(), Err("other".to_owned())]);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_looked_at_when_it_is_not_to_be_watched() {
+        let off = Conntrack { watch: false, ..Conntrack::default() };
+        let (told, mut seen) = mpsc::channel(2);
+        watch(off, Fake(vec![Ok(Sample::of(1, 2))].into_iter()), told).await;
+        assert_eq!(seen.recv().await, None);
+    }
+}
