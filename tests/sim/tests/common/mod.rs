@@ -140,6 +140,11 @@ pub(crate) fn a_failed_owner_yields_to_a_healthy_node_without_preemption() {
     });
 }
 
+/// How long a node that lost a VIP again and again stands behind the others, at most, in milliseconds.
+const LONGEST_HOLD_DOWN: u64 = 60_000;
+/// The same after the second loss.
+const FIRST_HOLD_DOWN: u64 = 5_000;
+
 /// Complaint 28: a member's link that flaps.
 pub(crate) fn a_group_whose_link_flaps_twenty_times_recovers_with_all_members() {
     for shape in [Shape::Group, Shape::DualGroup] {
@@ -151,11 +156,15 @@ pub(crate) fn a_group_whose_link_flaps_twenty_times_recovers_with_all_members() 
                 cluster.set_carrier_of(0, 1, true);
                 cluster.run(ms(23 + n * 29));
             }
-            cluster.run(ms(3000));
-            assert_eq!(cluster.owners(), [0], "{}", cluster.trace());
-            assert!(pointed_to(&cluster, 0), "every member was announced\n{}", cluster.trace());
-            let addresses = cluster.hosts[0].config.vips[0].addresses.len();
-            assert_eq!(cluster.hosts[0].kernel.vips.len(), addresses, "{}", cluster.trace());
+            // Lost so often, it isn't given back at once; but somebody has all of it, and in the end the first one.
+            for (wait, owners) in [(3_000, [0, 1].as_slice()), (LONGEST_HOLD_DOWN, &[0])] {
+                cluster.run(ms(wait));
+                let [owner] = cluster.owners()[..] else { panic!("one owner\n{}", cluster.trace()) };
+                assert!(owners.contains(&owner), "{owner}\n{}", cluster.trace());
+                assert!(pointed_to(&cluster, owner), "every member was announced\n{}", cluster.trace());
+                let addresses = cluster.hosts[owner].config.vips[0].addresses.len();
+                assert_eq!(cluster.hosts[owner].kernel.vips.len(), addresses, "{}", cluster.trace());
+            }
         }
     }
 }
@@ -325,6 +334,8 @@ pub(crate) fn an_interface_made_anew_is_used_again_and_no_source_means_no_part()
         assert!(!cluster.hosts[0].is_active());
         cluster.set_based(0, 0, true);
         cluster.run(ms(3000));
+        assert_eq!(cluster.owners(), [1], "lost twice, it is held back\n{options:?}\n{}", cluster.trace());
+        cluster.run(ms(FIRST_HOLD_DOWN));
         assert_eq!(cluster.owners(), [0], "{options:?}\n{}", cluster.trace());
     });
 }
