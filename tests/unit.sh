@@ -47,25 +47,24 @@ oracles() {
   CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/oracles run --manifest-path tests/oracles/Cargo.toml
 }
 
-# What the tests of the interop package run: never an older build that happens to lie around.
-agent() {
-  cargo build --locked -p holdfast --bin holdfast
+# All but the pure crates and the simulator, which have runs of their own. The tests of the interop package run the agent
+# that is built with them (the agent's own tests need it too): never an older build that happens to lie around.
+rest() {
   HOLDFAST_BIN=${CARGO_TARGET_DIR:-$PWD/target}/debug/holdfast
   export HOLDFAST_BIN
+  run --workspace --exclude holdfast-sim ${pure//-p /--exclude }
 }
 
 case "$what" in
   quick) run $pure -p holdfast-sim -p holdfast --lib ;;
   ci)
-    agent
-    run --workspace --exclude holdfast-sim
+    rest
     simulator 2000
     ;;
   full)
     export HOLDFAST_CASES=${HOLDFAST_CASES:-20}
     export HOLDFAST_BUSY_SECONDS=${HOLDFAST_BUSY_SECONDS:-600} # eight busy loops beside a BFD session
-    agent
-    run --workspace --exclude holdfast-sim
+    rest
     simulator 500 # times HOLDFAST_CASES
     mutations
     session_cost
@@ -74,7 +73,8 @@ case "$what" in
   *) echo "unknown argument '$what'; accepted: nothing, quick, full" >&2; exit 4 ;;
 esac
 
-# Each guard is switched off by name and its check must then fail: the tests that say so exist only with the feature.
+# The pure crates, once: with the feature that adds the tests in which each guard is switched off by name and its check
+# must then fail. No guard is off in any other test.
 if [ "$what" != quick ]; then
   run $pure --features holdfast-vrrp/mutants,holdfast-bgp/mutants,holdfast-statesync/mutants,holdfast-node/mutants
   run -p holdfast-sim --features holdfast-sim/mutants --test mutants
