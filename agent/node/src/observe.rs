@@ -338,7 +338,8 @@ impl Node {
             }
         }
         for id in self.ids() {
-            if self.vip_config(id).balancers.contains(&balancer) {
+            let assumed = self.view(id).assumed_fit_until.is_some();
+            if assumed && self.vip_config(id).balancers.contains(&balancer) {
                 self.view_mut(id).assumed_fit_until = None;
             }
         }

@@ -35,7 +35,7 @@ const REPORT_WITH_ADVERT: Duration = Duration::from_millis(60);
 const REDECIDE: Duration = Duration::from_secs(1);
 /// Units whose time has come in one turn, those that wait longest first; the others follow in the next one, after what
 /// was heard meanwhile.
-pub(crate) const UNITS: usize = 100;
+const UNITS: usize = 100;
 /// Decisions in one turn. Each follows from a change by the one before, and three suffice for any chain of ours; what
 /// is left waits for the next turn.
 const ROUNDS: usize = 6;
@@ -169,17 +169,12 @@ impl Node {
             self.neighbors_moved = true;
             self.sync_sockets();
         }
-        if all {
-            self.actual.look_at_all();
-        }
         let plans = units.iter().map(|id| (*id, self.decide(now, *id)));
         let mut plans: Vec<(VipId, VipPlan)> = plans.collect();
-        if self.goes_first(&plans) {
-            let (later, now_on): (Vec<_>, Vec<_>) =
-                plans.into_iter().partition(|(id, _)| self.vip_config(*id).anycast());
-            self.withdraw_first(now, &later);
+        if self.withdraw_first(now, &plans) {
+            let now_on = plans.extract_if(.., |(id, _)| !self.vip_config(*id).anycast()).collect();
+            let later = std::mem::replace(&mut plans, now_on);
             self.unfinished = Some(Unfinished { all, plans: later });
-            plans = now_on;
         }
         self.take_plans(now, all, plans);
     }
@@ -193,6 +188,9 @@ impl Node {
 
     /// Acts on plans, all of them made on the same state of the world.
     fn take_plans(&mut self, now: Instant, all: bool, plans: Vec<(VipId, VipPlan)>) {
+        if all {
+            self.actual.look_at_all();
+        }
         let units: Vec<VipId> = plans.iter().map(|(id, _)| *id).collect();
         for (id, new) in plans {
             let Some(plan) = self.plan.vips.get_mut(usize::from(id.0)) else { continue };

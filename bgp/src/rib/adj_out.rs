@@ -196,26 +196,26 @@ impl AdjRibOut {
     fn look(&mut self, desired: &Desired, out: &mut Vec<u8>, sent: &mut Sent) {
         let changes = merged(std::mem::take(&mut self.changed), &self.again);
         self.groups = self.grouped(&changes, desired, sent);
-        let unwanted = changes.iter().copied().filter(|prefix| !desired.contains_key(prefix));
-        let unsendable = sent.unsent.iter().map(|(prefix, _)| *prefix);
-        let gone: Vec<_> = unwanted.chain(unsendable).filter(|prefix| self.is_announced(*prefix)).collect();
-        self.withdraw(&gone, out, sent);
+        let mut gone = Vec::new();
         for prefix in changes.iter().filter(|prefix| !desired.contains_key(prefix)) {
-            self.told.remove(prefix);
+            gone.extend(self.told.remove(prefix).filter(|told| told.outcome.is_ok()).map(|_| *prefix));
             self.again.remove(prefix);
         }
         for (prefix, why) in &sent.unsent {
             self.again.remove(prefix);
             if let Some(route) = desired.get(prefix) {
-                self.told.insert(*prefix, Told { route: Arc::clone(route), outcome: Err(*why) });
+                let told = self.told.insert(*prefix, Told { route: Arc::clone(route), outcome: Err(*why) });
+                gone.extend(told.filter(|told| told.outcome.is_ok()).map(|_| *prefix));
             }
         }
+        self.withdraw(&gone, out, sent);
     }
 
     /// Withdraws everything, for the end of the session.
     pub fn withdraw_all(&mut self, out: &mut Vec<u8>) -> Sent {
         let mut sent = Sent::default();
-        let all: Vec<_> = self.told.keys().copied().filter(|prefix| self.is_announced(*prefix)).collect();
+        let announced = self.told.iter().filter(|(_, told)| told.outcome.is_ok());
+        let all: Vec<_> = announced.map(|(prefix, _)| *prefix).collect();
         self.withdraw(&all, out, &mut sent);
         self.told.clear();
         self.changed.clear();
@@ -237,10 +237,6 @@ impl AdjRibOut {
             Family::Ipv4 => &mut self.ipv4,
             Family::Ipv6 => &mut self.ipv6,
         }
-    }
-
-    fn is_announced(&self, prefix: Prefix) -> bool {
-        self.told.get(&prefix).is_some_and(|told| told.outcome.is_ok())
     }
 
     /// RFC 7313 section 4: BoRR, and all of the family again. Not before End-of-RIB (section 4, last paragraph but one).

@@ -7,7 +7,7 @@ use crate::journal::Kind;
 use crate::mutants;
 use crate::node::Node;
 use crate::reasons::Reason;
-use crate::turn::{UNITS, first_reason};
+use crate::turn::first_reason;
 use crate::world::Withheld;
 use holdfast_statesync::message::Fitness;
 use std::time::Instant;
@@ -71,25 +71,26 @@ impl Node {
         }
     }
 
-    /// So many routes go with these plans that all the rest of it would keep them waiting.
-    pub(crate) fn goes_first(&self, plans: &[(VipId, VipPlan)]) -> bool {
-        let ready = self.speakers.started && !self.speakers.stopped;
-        ready && plans.iter().filter(|(id, plan)| self.withdraws(*id, plan)).nth(UNITS).is_some()
-    }
-
-    fn withdraws(&self, id: VipId, plan: &VipPlan) -> bool {
-        plan.announce.is_none() && self.view(id).bgp.offered.is_some() && self.vip_config(id).anycast()
-    }
-
-    /// Tells the routers of what goes, and nobody else.
-    pub(crate) fn withdraw_first(&mut self, now: Instant, plans: &[(VipId, VipPlan)]) {
-        for (id, plan) in plans {
-            if self.withdraws(*id, plan) {
+    /// Tells the routers which routes go with these plans, and nobody else. True: there are some.
+    ///
+    /// The journal, the records and the addresses of thousands of units take far longer, and until they hear of it routers
+    /// send here what nobody serves.
+    pub(crate) fn withdraw_first(&mut self, now: Instant, plans: &[(VipId, VipPlan)]) -> bool {
+        if !self.speakers.started || self.speakers.stopped {
+            return false;
+        }
+        let mut some = false;
+        for (id, _) in plans.iter().filter(|(_, plan)| plan.announce.is_none()) {
+            if self.view(*id).bgp.offered.is_some() && self.vip_config(*id).anycast() {
                 self.run_mut(*id).withdrew = self.view_mut(*id).bgp.offered.take();
                 self.speakers.withdrawn(*id);
+                some = true;
             }
         }
-        self.speak(now);
+        if some {
+            self.speak(now);
+        }
+        some
     }
 
     /// Every address of a unit is in the kernel.

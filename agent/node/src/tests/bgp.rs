@@ -72,6 +72,11 @@ fn a_dead_balancer_is_a_withdrawal_in_the_same_turn_and_the_address_goes_after_t
     let first = lab.hosts[0].log.get(before).map(|(_, o)| o);
     assert!(matches!(first, Some(Output::Bgp { output: BgpOutput::Send { .. }, .. })), "{first:?}");
     assert_eq!(deeds(&lab, 0, since), ["update"]);
+    let fitness = |o: &Output| matches!(o, Output::Event(e) if matches!(e.kind, Kind::VipFitness { .. }));
+    assert!(
+        !lab.hosts[0].log[before..].iter().any(|(_, o)| fitness(o)),
+        "all else comes after it, of one as of hundreds"
+    );
     lab.run(ms(990));
     assert!(lab.hosts[0].kernel.contains_key(&(LO, VIP, 32)), "what is on its way still finds it");
     assert_eq!(lab.routers[0].ways(VIP), [1]);
