@@ -171,6 +171,18 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_of_this_machine_answers_or_it_is_said_why_not() {
+        match Table::new().look() {
+            Ok(sample) => assert!(sample.time_wait >= Duration::from_secs(1), "{sample:?}"),
+            Err(why) => assert!(why.contains("nf_conntrack"), "{why}"),
+        }
+        // Needs CAP_NET_ADMIN: where it is there, each processor has its say.
+        if let Ok(read) = statistics() {
+            assert!(!read.is_empty());
+        }
+    }
+
+    #[test]
     fn a_kernel_without_a_table_and_a_file_that_is_no_number_are_told_apart() {
         let folder = std::env::temp_dir().join(format!("holdfast-conntrack-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a fresh folder");
