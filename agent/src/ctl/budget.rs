@@ -1,6 +1,6 @@
 //! How long things take at worst, computed from the configuration. Nothing here is measured.
 
-use holdfast_node::config::{Check, Config, Neighbor, Vip};
+use holdfast_node::config::{Check, Config, Neighbor, Probe, Vip};
 use holdfast_vrrp::Version;
 use holdfast_vrrp::timing::{skew_time, skew_time_v2};
 use serde::Serialize;
@@ -67,7 +67,8 @@ pub(super) fn told(config: &Config, rate: Option<u32>) -> String {
         }
     }
     let nodes = config.cluster.as_ref().map_or(0, |cluster| cluster.peers.len()) + 1;
-    for check in &config.checks {
+    // For a group nobody is asked.
+    for check in config.checks.iter().filter(|check| !matches!(check.probe, Probe::Group(_))) {
         let each = 1.0 / check.interval.as_secs_f64();
         let all = each * f64::from(u32::try_from(nodes).unwrap_or(u32::MAX));
         let by = if nodes == 1 { String::new() } else { format!(", {all:.1} by all {nodes} nodes") };
@@ -228,6 +229,12 @@ mod tests {
         let text = told(&plain("30s", "5s", 2, 2), Some(200));
         assert!(text.contains("at 200 requests/s 7001 to 13001 lost (computed)"), "{text}");
         assert!(!told(&plain("30s", "5s", 2, 2), None).contains("lost"));
+    }
+
+    #[test]
+    fn how_often_a_check_asks_is_said_of_those_that_ask() {
+        let group = "interval = \"250ms\"\n[[check]]\nname = \"all\"\nall = [\"c\"]";
+        assert_eq!(told(&config(group, "priority = 254"), None), "check c: asks 4.0 times a second (computed)\n");
     }
 
     #[test]
