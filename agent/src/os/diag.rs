@@ -5,6 +5,7 @@
 use super::netlink::{Message, NetlinkSocket, attributes, push_request};
 use nix::sys::socket::SockProtocol;
 use rtnetlink::packet_core::NLM_F_ACK;
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 
@@ -18,16 +19,16 @@ const LISTEN: u32 = 1 << 10;
 /// `struct inet_diag_req_v2`, and where the socket's identity is in it.
 const REQUEST: usize = 56;
 const IDENTITY: usize = 8;
-/// `INET_DIAG_REQ_BYTECODE`, `INET_DIAG_BC_S_COND`.
+/// `INET_DIAG_REQ_BYTECODE`, `INET_DIAG_BC_JMP`, `INET_DIAG_BC_S_COND`.
 const BYTECODE: u16 = 1;
+const JUMP: u8 = 1;
 const SOURCE_CONDITION: u8 = 7;
 /// `INET_DIAG_CGROUP_ID`, since Linux 5.8.
 const CGROUP: u16 = 21;
 /// `struct inet_diag_msg`.
 const ANSWER: usize = 72;
-/// Up to so many addresses the kernel is asked for each on its own and gives only what was asked for; of more it gives
-/// everything.
-const FILTERS_MAX: usize = 8;
+/// Up to so many addresses the kernel gives only what was asked for; of more it gives everything.
+const FILTERS_MAX: usize = 64;
 /// Listeners that are told; of more the rest is left out.
 const LISTENERS_MAX: usize = 4096;
 /// Connections that are ended by one call.
@@ -135,44 +136,38 @@ pub fn destroy(addresses: &[IpAddr]) -> io::Result<u64> {
 const FAMILIES: [u8; 2] = [libc::AF_INET as u8, libc::AF_INET6 as u8];
 
 /// Gives every established connection from one of these addresses to `each`, and what it made of a part of the table to
-/// `done`: each part starts anew where the table changed meanwhile.
+/// `done`: each part starts anew where the table changed meanwhile. A walk costs the kernel as much as its table is
+/// large, however little it gives: one for each family, whatever the number of addresses.
 fn walk<S: Default>(
     addresses: &[IpAddr],
     each: impl Fn(&mut S, &Message<'_>),
     mut done: impl FnMut(S),
 ) -> io::Result<()> {
-    if addresses.is_empty() {
-        return Ok(());
-    }
     let mut netlink = NetlinkSocket::open(SockProtocol::NetlinkSockDiag)?;
-    let filters: Vec<Option<IpAddr>> =
-        if addresses.len() <= FILTERS_MAX { addresses.iter().copied().map(Some).collect() } else { vec![None] };
     for family in FAMILIES {
-        for filter in &filters {
-            // No socket of the IPv4 table has an IPv6 address.
-            if family == FAMILIES[0] && filter.is_some_and(|ip| ip.is_ipv6()) {
-                continue;
-            }
-            let mut body = request(family, ESTABLISHED).to_vec();
-            body.extend(filter.map(condition).unwrap_or_default());
-            let mut state = S::default();
-            netlink.dump(
-                SOCK_DIAG_BY_FAMILY,
-                &body,
-                &mut state,
-                |state| *state = S::default(),
-                |state, message| {
-                    let wanted = local_address(message).is_some_and(|ip| match filter {
-                        Some(only) => ip == *only,
-                        None => addresses.contains(&ip),
-                    });
-                    if wanted {
-                        each(state, message);
-                    }
-                },
-            )?;
-            done(state);
+        // No socket of the IPv4 table has an IPv6 address.
+        let possible = |ip: &IpAddr| family != FAMILIES[0] || ip.is_ipv4();
+        let wanted: BTreeSet<IpAddr> = addresses.iter().copied().filter(possible).collect();
+        if wanted.is_empty() {
+            continue;
         }
+        let mut body = request(family, ESTABLISHED).to_vec();
+        if wanted.len() <= FILTERS_MAX {
+            body.extend(any_of(&wanted));
+        }
+        let mut state = S::default();
+        netlink.dump(
+            SOCK_DIAG_BY_FAMILY,
+            &body,
+            &mut state,
+            |state| *state = S::default(),
+            |state, message| {
+                if local_address(message).is_some_and(|ip| wanted.contains(&ip)) {
+                    each(state, message);
+                }
+            },
+        )?;
+        done(state);
     }
     Ok(())
 }
@@ -185,7 +180,28 @@ fn request(family: u8, states: u32) -> [u8; REQUEST] {
     bytes
 }
 
-/// The attribute by which the kernel gives only sockets with this local address; an IPv4 one also where it is mapped.
+/// The attribute by which the kernel gives only sockets with one of these local addresses; of an IPv4 one also where it
+/// is mapped.
+fn any_of(addresses: &BTreeSet<IpAddr>) -> Vec<u8> {
+    let mut program: Vec<u8> = Vec::new();
+    // From the last one on, each with what comes after it: the end of the program is where a socket is taken, and four
+    // bytes behind it is where it isn't.
+    for ip in addresses.iter().rev() {
+        let mut one = condition(*ip);
+        if !program.is_empty() {
+            let over = u16::try_from(4 + program.len()).expect("64 of 32 bytes at most");
+            one.extend_from_slice(&[JUMP, 4]);
+            one.extend_from_slice(&over.to_ne_bytes());
+        }
+        one.append(&mut program);
+        program = one;
+    }
+    let mut out = Vec::new();
+    super::netlink::push_attribute(&mut out, BYTECODE, &program);
+    out
+}
+
+/// Goes on behind itself if the local address is this one, else four bytes further.
 fn condition(ip: IpAddr) -> Vec<u8> {
     let (family, address) = match ip {
         IpAddr::V4(ip) => (FAMILIES[0], ip.octets().to_vec()),
@@ -194,15 +210,13 @@ fn condition(ip: IpAddr) -> Vec<u8> {
     // struct inet_diag_bc_op, struct inet_diag_hostcond, the address.
     let length = 4 + 8 + address.len();
     let (yes, no) = (u8::try_from(length).expect("28 at most"), u16::try_from(length + 4).expect("32 at most"));
-    let mut program = vec![SOURCE_CONDITION, yes];
-    program.extend_from_slice(&no.to_ne_bytes());
-    program.extend_from_slice(&[family, u8::try_from(address.len() * 8).expect("128 at most"), 0, 0]);
+    let mut condition = vec![SOURCE_CONDITION, yes];
+    condition.extend_from_slice(&no.to_ne_bytes());
+    condition.extend_from_slice(&[family, u8::try_from(address.len() * 8).expect("128 at most"), 0, 0]);
     // Any port.
-    program.extend_from_slice(&(-1i32).to_ne_bytes());
-    program.extend_from_slice(&address);
-    let mut out = Vec::new();
-    super::netlink::push_attribute(&mut out, BYTECODE, &program);
-    out
+    condition.extend_from_slice(&(-1i32).to_ne_bytes());
+    condition.extend_from_slice(&address);
+    condition
 }
 
 /// The request that ends the socket that this message tells of.
@@ -265,6 +279,39 @@ mod tests {
             assert_eq!(listener(&message(&payload[..cut])), None, "cut at {cut}");
             assert!(destruction(&message(&payload[..cut])).is_none() || cut >= 52);
         }
+    }
+
+    /// The kernel refuses a program that it can't follow, and one that leads astray shows in the count.
+    #[test]
+    fn connections_of_several_addresses_of_both_families_are_counted_each_once() {
+        use std::net::{TcpListener, TcpStream};
+        let own = |text: &str| text.parse::<IpAddr>().expect("an address");
+        // Of loopback, and no other test's.
+        let (a, b, c) = (own("127.83.21.1"), own("127.83.21.2"), own("127.83.21.3"));
+        let mut open = Vec::new();
+        for (ip, n) in [(a, 1), (b, 2), (c, 4)] {
+            let listener = TcpListener::bind((ip, 0)).expect("all of 127/8 is ours");
+            let address = listener.local_addr().expect("bound");
+            for _ in 0..n {
+                // The near end has another address.
+                open.push((TcpStream::connect(address).expect("it listens"), listener.accept().expect("connected").0));
+            }
+        }
+        let mapped = TcpListener::bind("[::ffff:127.83.21.3]:0").ok();
+        let count = |some: &[IpAddr]| established(some).expect("counted");
+        assert_eq!([count(&[a]), count(&[b]), count(&[c])], [1, 2, 4]);
+        let absent = own("2001:db8::1");
+        assert_eq!(count(&[a, absent, c]), 5);
+        assert_eq!(count(&[absent, b, a, c]), 7);
+        assert_eq!(count(&[absent]), 0);
+        if let Some(mapped) = mapped {
+            let address = ("127.83.21.3".to_owned(), mapped.local_addr().expect("bound").port());
+            open.push((TcpStream::connect(address).expect("it listens"), mapped.accept().expect("connected").0));
+            assert_eq!(count(&[a, absent, c]), 6, "an IPv4 address in the IPv6 table");
+        }
+        let others = (1..=250).map(|n| own(&format!("127.83.22.{n}")));
+        let many = |n: usize| -> Vec<IpAddr> { others.clone().take(n).chain([b]).collect() };
+        assert_eq!([count(&many(FILTERS_MAX - 1)), count(&many(FILTERS_MAX))], [2, 2], "filtered there, or here");
     }
 
     #[test]
