@@ -6,7 +6,7 @@
 //! only the master CLI still reaches it.
 
 use super::acts::Act;
-use super::plane::{Asked, Asking, Member, Plane, generations};
+use super::plane::{Asked, Asking, Member, Plane, fuller, generations};
 use super::{Tree, ask};
 use holdfast_node::config::{Admin as Where, Balancer};
 use holdfast_node::io::{Admin, Level, Pool};
@@ -213,10 +213,6 @@ impl Seen {
     /// `many`: servers weren't listed, backends stand for them.
     fn asked(self, admin: Admin, many: bool) -> Asked {
         let full = |l: &Level| l.limit > 0;
-        // By ratio: now/limit compared without fractions.
-        let fuller = |a: &Level, b: &Level| {
-            (u128::from(a.now) * u128::from(b.limit)).cmp(&(u128::from(b.now) * u128::from(a.limit)))
-        };
         let connections = self.connections.iter().copied().filter(full).max_by(fuller);
         let sums = Count { total: self.backends.total.max(self.backends.up), ..self.backends };
         let count = if many { sums } else { self.servers };

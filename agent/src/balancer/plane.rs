@@ -112,6 +112,12 @@ pub(super) fn generations(main: &Member, candidates: Vec<Process>, members: &[Me
     Tree { main: main.process, serving: vec![serving], old: all, others, supervised: true }
 }
 
+/// Compares how full two are, without fractions.
+pub(super) fn fuller(a: &Level, b: &Level) -> std::cmp::Ordering {
+    let cross = |x: &Level, y: &Level| u128::from(x.now) * u128::from(y.limit);
+    cross(a, b).cmp(&cross(b, a)).then(a.now.cmp(&b.now))
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -123,5 +129,13 @@ pub(super) mod tests {
 
     pub(in crate::balancer) fn pids(list: &[Process]) -> Vec<u32> {
         list.iter().map(|p| p.pid).collect()
+    }
+
+    #[test]
+    fn the_fullest_is_the_one_with_the_largest_share() {
+        let level = |now, limit| Level { now, limit };
+        let fullest = |some: &[Level]| some.iter().copied().max_by(fuller);
+        assert_eq!(fullest(&[level(10, 4096), level(4, 5), level(100, 200)]), Some(level(4, 5)));
+        assert_eq!(fullest(&[level(u64::MAX, u64::MAX), level(1, 2)]), Some(level(u64::MAX, u64::MAX)));
     }
 }

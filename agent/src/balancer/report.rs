@@ -3,7 +3,7 @@
 //! One look at a time, each with a limit. Connections and queues are the kernel's own figures (`INET_DIAG`), states and
 //! processor time those of `/proc`. What this module refuses to do: judge. A report is what was seen, no more.
 
-use super::plane::{Asked, Plane, plane};
+use super::plane::{Asked, Plane, fuller, plane};
 use super::proc::{Stat, files, sockets, stat};
 use super::watch::{Looker, Shared};
 use super::{Process, Tree};
@@ -54,6 +54,7 @@ pub struct Reporter {
     /// Somebody wants to know now.
     look: Arc<Notify>,
     history: History,
+    owner: Known,
 }
 
 /// One for each balancer that is looked for. `looks`: of the balancers, in their order; told when a look can't wait.
@@ -85,7 +86,17 @@ impl Reporter {
         look: Arc<Notify>,
     ) -> Option<Self> {
         let (plane, poll) = (plane(balancer)?, balancer.poll);
-        Some(Self { balancer: id, plane, poll, addresses, shared, reports, look, history: History::default() })
+        Some(Self {
+            balancer: id,
+            plane,
+            poll,
+            addresses,
+            shared,
+            reports,
+            look,
+            history: History::default(),
+            owner: Known::default(),
+        })
     }
 
     /// Until the receiver of reports is gone.
@@ -119,7 +130,11 @@ impl Reporter {
         let now = Instant::now();
         let patience = (self.poll / 2).clamp(PATIENCE_MIN, PATIENCE_MAX);
         let (processes, addresses) = (tree.clone(), self.addresses.clone());
-        let kernel = tokio::task::spawn_blocking(move || Kernel::look(&processes, &addresses));
+        let mut owner = std::mem::take(&mut self.owner);
+        let kernel = tokio::task::spawn_blocking(move || {
+            let kernel = Kernel::look(&processes, &addresses, &mut owner);
+            (kernel, owner)
+        });
         let asked = match tokio::time::timeout(patience, self.plane.ask(tree)).await {
             Ok(asked) => asked,
             Err(_) => {
@@ -127,7 +142,9 @@ impl Reporter {
                 Asked::only(Admin::Silent { why })
             }
         };
-        let kernel = kernel.await.ok().flatten()?;
+        let (kernel, owner) = kernel.await.ok()?;
+        self.owner = owner;
+        let kernel = kernel?;
         if self.shared.ports.borrow().ne(&kernel.ports) {
             self.shared.ports.send_replace(kernel.ports.clone());
         }
@@ -166,33 +183,27 @@ struct Kernel {
 }
 
 impl Kernel {
-    fn look(tree: &Tree, addresses: &BTreeSet<IpAddr>) -> Option<Self> {
+    fn look(tree: &Tree, addresses: &BTreeSet<IpAddr>, owner: &mut Known) -> Option<Self> {
         let proc = Path::new("/proc");
         let living = |p: &Process| stat(proc, p.pid).filter(|s| s.process == *p && !s.zombie);
         let serving: Vec<Stat> = tree.serving.iter().filter_map(living).collect();
-        let main = living(&tree.main);
-        let any = main.is_some() || !serving.is_empty() || tree.old.iter().any(|p| living(p).is_some());
+        let main = serving.iter().any(|s| s.process == tree.main) || living(&tree.main).is_some();
+        let any = main || !serving.is_empty() || tree.old.iter().any(|p| living(p).is_some());
         any.then_some(())?;
         let fullest = serving.iter().filter_map(|s| files(proc, s.process.pid));
         let fullest = fullest.map(|(now, limit)| Level { now, limit }).max_by(fuller);
         let listeners = diag::listeners().unwrap_or_default();
-        let ours = Owner::of(proc, tree.processes().collect()).listeners(&listeners, addresses);
+        let ours = owner.of(proc, tree.processes().collect(), &listeners).listeners(&listeners, addresses);
         let queue = ours.iter().map(|l| Level { now: l.waiting.into(), limit: l.backlog.into() }).max_by(fuller);
         Some(Self {
             queue,
             files: fullest,
             stopped: serving.iter().any(|s| s.stopped),
             ticks: serving.iter().fold(0, |sum, s| sum.saturating_add(s.ticks)),
-            supervised: tree.supervised && main.is_some(),
+            supervised: tree.supervised && main,
             ports: ours.iter().map(|l| l.port).collect(),
         })
     }
-}
-
-/// Compares how full two are, without fractions.
-fn fuller(a: &Level, b: &Level) -> std::cmp::Ordering {
-    let cross = |x: &Level, y: &Level| u128::from(x.now) * u128::from(y.limit);
-    cross(a, b).cmp(&cross(b, a)).then(a.now.cmp(&b.now))
 }
 
 /// By what the sockets of a balancer are known.
@@ -206,11 +217,31 @@ enum Owner {
     Unknown,
 }
 
+/// Who owns what, as long as nobody came or went: a process has a descriptor for each of its connections, and all of
+/// them would be read to find the few that listen.
+#[derive(Debug, Default)]
+struct Known {
+    processes: Vec<Process>,
+    /// Inodes of everything that listens.
+    listeners: BTreeSet<u64>,
+    owner: Option<Owner>,
+}
+
+impl Known {
+    fn of(&mut self, proc: &Path, processes: Vec<Process>, all: &[Listener]) -> &Owner {
+        let listeners: BTreeSet<u64> = all.iter().map(|l| l.inode).collect();
+        if self.processes != processes || self.listeners != listeners {
+            *self = Self { processes, listeners, owner: None };
+        }
+        self.owner.get_or_insert_with(|| Owner::of(proc, &self.processes, &self.listeners))
+    }
+}
+
 impl Owner {
-    fn of(proc: &Path, processes: Vec<Process>) -> Self {
+    fn of(proc: &Path, processes: &[Process], listeners: &BTreeSet<u64>) -> Self {
         let open: Vec<Vec<u64>> = processes.iter().filter_map(|p| sockets(proc, p.pid, DESCRIPTORS_MAX)).collect();
         if !open.is_empty() {
-            return Self::Files(open.into_iter().flatten().collect());
+            return Self::Files(open.into_iter().flatten().filter(|inode| listeners.contains(inode)).collect());
         }
         processes.first().and_then(|p| group(proc, p.pid)).map_or(Self::Unknown, Self::Group)
     }
@@ -349,14 +380,6 @@ mod tests {
     }
 
     #[test]
-    fn the_fullest_is_the_one_with_the_largest_share() {
-        let level = |now, limit| Level { now, limit };
-        let fullest = |some: &[Level]| some.iter().copied().max_by(fuller);
-        assert_eq!(fullest(&[level(10, 4096), level(4, 5), level(100, 200)]), Some(level(4, 5)));
-        assert_eq!(fullest(&[level(u64::MAX, u64::MAX), level(1, 2)]), Some(level(u64::MAX, u64::MAX)));
-    }
-
-    #[test]
     fn listeners_for_clients_are_those_on_the_vip_or_on_all_addresses() {
         let vip: IpAddr = "192.0.2.10".parse().expect("an address");
         let on = |address: &str, port, inode| Listener {
@@ -377,6 +400,30 @@ mod tests {
         assert_eq!(ports(Owner::Files(BTreeSet::from([2])), &BTreeSet::new()), [22]);
         let inside = [on("127.0.0.1", 9000, 1)];
         assert_eq!(Owner::Group(10).listeners(&inside, &vips), inside, "better than nothing");
+    }
+
+    #[test]
+    fn descriptors_are_read_again_only_when_a_process_or_a_listener_came_or_went() {
+        use std::os::unix::fs::symlink;
+        let proc = std::env::temp_dir().join(format!("holdfast-report-{}", std::process::id()));
+        let fds = proc.join("1/fd");
+        std::fs::create_dir_all(&fds).expect("a fresh directory");
+        let opens = |fd: &str, inode: u64| symlink(format!("socket:[{inode}]"), fds.join(fd)).expect("writable");
+        let listening = |inodes: &[u64]| -> Vec<Listener> {
+            inodes.iter().map(|inode| Listener { inode: *inode, ..Listener::default() }).collect()
+        };
+        let files = |inodes: &[u64]| Owner::Files(inodes.iter().copied().collect());
+        opens("3", 30);
+        opens("4", 40);
+        let mut known = Known::default();
+        assert_eq!(known.of(&proc, vec![p(1)], &listening(&[30, 99])), &files(&[30]), "40 is a connection");
+        opens("5", 50);
+        std::fs::remove_file(fds.join("3")).expect("ours");
+        assert_eq!(known.of(&proc, vec![p(1)], &listening(&[30, 99])), &files(&[30]), "not read");
+        assert_eq!(known.of(&proc, vec![p(1)], &listening(&[50, 99])), &files(&[50]));
+        opens("6", 99);
+        assert_eq!(known.of(&proc, vec![p(1), p(2)], &listening(&[50, 99])), &files(&[50, 99]));
+        std::fs::remove_dir_all(proc).expect("ours");
     }
 
     #[test]
