@@ -9,6 +9,11 @@ use tokio::time::MissedTickBehavior;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
+/// An empty table that stayed as it is for so many looks, more than the node remembers anything of it for, is told of
+/// only every so many looks, which its forecast bears: nobody uses it, and each word of it wakes the thread that sends
+/// adverts, here and at the peers.
+const SETTLED: u32 = 15;
+const SELDOM: u32 = 5;
 
 /// Looks until nobody listens any more.
 pub(super) async fn watch(config: Conntrack, source: impl Source, told: mpsc::Sender<Result<Sample, String>>) {
@@ -20,7 +25,7 @@ pub(super) async fn watch(config: Conntrack, source: impl Source, told: mpsc::Se
 async fn look(config: Conntrack, mut source: impl Source, told: mpsc::Sender<Result<Sample, String>>, every: Duration) {
     let mut clock = tokio::time::interval(every);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut blind = None;
+    let (mut last, mut again) = (None, 0u32);
     loop {
         clock.tick().await;
         // The kernel answers at once, but walks all its processors for it.
@@ -31,13 +36,14 @@ async fn look(config: Conntrack, mut source: impl Source, told: mpsc::Sender<Res
         let Ok((back, sample)) = looked.await else { return };
         source = back;
         let sample = sample.map(|sample| limited(config, sample));
-        // That there is no table is told once.
-        let why = sample.as_ref().err().cloned();
-        if why.is_some() && why == blind {
-            continue;
-        }
-        blind = why;
-        if told.send(sample).await.is_err() {
+        again = if last.as_ref() == Some(&sample) { again.saturating_add(1) } else { 0 };
+        last = Some(sample.clone());
+        let news = match &sample {
+            Ok(sample) => sample.count > 0 || again < SETTLED || again % SELDOM == 0,
+            // That there is no table is told once.
+            Err(_) => again == 0,
+        };
+        if news && told.send(sample).await.is_err() {
             return;
         }
     }
@@ -90,6 +96,15 @@ mod tests {
         let looks = vec![none(), none(), Ok(Sample::of(1, 2)), none(), none(), Err("other".to_owned())];
         let seen = told(looks, 4).await;
         assert_eq!(seen, [none(), Ok(Sample::of(1, 2)), none(), Err("other".to_owned())]);
+    }
+
+    #[tokio::test]
+    async fn a_table_that_nobody_uses_is_told_of_seldom_and_at_once_when_somebody_does() {
+        let (empty, used) = (Ok(Sample::of(0, 9)), Ok(Sample::of(1, 9)));
+        let looks = [vec![empty.clone(); 36], vec![used.clone(); 30]].concat();
+        // The first 15, and after the first the 15th, 20th, 25th, 30th and 35th; and all in which something is there.
+        let expected = [vec![empty; 20], vec![used; 30]].concat();
+        assert_eq!(told(looks, expected.len()).await, expected);
     }
 
     #[tokio::test]
