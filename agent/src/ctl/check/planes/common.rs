@@ -59,7 +59,7 @@ fn judge_check(plane: &mut Plane, check: &OurCheck, ours: &Ours) {
             && bind.ip.is_none_or(|ip| ip == check.address.ip())
     };
     let Some((front, bind)) =
-        plane.fronts.iter().find_map(|f| Some((f.clone(), f.binds.iter().find(|b| listens(b))?.clone())))
+        plane.fronts.iter().find_map(|f| f.binds.iter().find(|b| listens(b)).map(|bind| (f.clone(), bind.clone())))
     else {
         return;
     };

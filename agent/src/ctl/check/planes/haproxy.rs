@@ -8,6 +8,9 @@ use std::time::Duration;
 /// Words of a line, and lines of all files, that are looked at.
 const WORDS_MAX: usize = 256;
 const LINES_MAX: usize = 200_000;
+/// Proxies that are looked at, and what one of them can have from its `defaults`: each has a copy.
+const PROXIES_MAX: usize = 16_384;
+const INHERITED_MAX: usize = 64;
 /// HAProxy's own defaults.
 const INTER: Duration = Duration::from_secs(2);
 const FALL: u32 = 3;
@@ -87,6 +90,17 @@ pub(super) fn read(files: &[(String, String)]) -> Plane {
                     }
                     continue;
                 }
+                if let Some(ended) = proxies.last().filter(|proxy| proxy.kind == "defaults") {
+                    last_defaults = ended.clone();
+                    if !ended.name.is_empty() {
+                        defaults.insert(ended.name.clone(), ended.clone());
+                    }
+                }
+                if proxies.len() >= PROXIES_MAX {
+                    plane.find("unreadable", &at, "more proxies than are looked at", "the rest is unknown", "split it");
+                    section = String::new();
+                    break;
+                }
                 let from = words.iter().position(|w| w == "from").and_then(|i| words.get(i + 1));
                 let base = from.and_then(|name| defaults.get(name)).unwrap_or(&last_defaults);
                 let name = words.get(1).filter(|w| *w != "from").cloned().unwrap_or_default();
@@ -105,12 +119,6 @@ pub(super) fn read(files: &[(String, String)]) -> Plane {
                 _ => {
                     let Some(proxy) = proxies.last_mut() else { continue };
                     proxy_line(proxy, &words, &at);
-                    if proxy.kind == "defaults" {
-                        last_defaults = proxy.clone();
-                        if !proxy.name.is_empty() {
-                            defaults.insert(proxy.name.clone(), proxy.clone());
-                        }
-                    }
                 }
             }
         }
@@ -280,6 +288,13 @@ fn judge_global(plane: &mut Plane, global: &Global) {
 fn proxy_line(proxy: &mut Proxy, words: &[String], at: &At) {
     let word = |n: usize| words.get(n).map_or("", String::as_str);
     let rest = || words.iter().skip(1).map(String::as_str).collect::<Vec<_>>();
+    if proxy.kind == "defaults" {
+        let inherited = proxy.own.len() + proxy.pool_acls.len();
+        // HAProxy takes none of the first there.
+        if matches!(word(0), "bind" | "monitor" | "server" | "server-template") || inherited >= INHERITED_MAX {
+            return;
+        }
+    }
     match word(0) {
         "mode" => proxy.tcp = word(1) == "tcp",
         "bind" => proxy.binds.extend(binds(words, at)),

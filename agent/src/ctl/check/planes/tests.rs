@@ -216,6 +216,22 @@ http {
 }
 ";
 
+/// Each of 10,000 would have a copy of 10,000.
+#[test]
+fn what_defaults_give_to_each_proxy_is_bounded_and_so_is_their_number() {
+    let acls = "  acl dead nbsrv(app) lt 1\n  http-request return status 200 if { path /h }\n".repeat(10_000);
+    let text = |proxies: usize| {
+        let servers = "  server-template s 4096 h:80 check\n  bind :80\n  monitor fail if dead\n";
+        format!("global\n  hard-stop-after 5m\ndefaults\n{servers}{acls}{}", "listen l\n  bind :81\n".repeat(proxies))
+    };
+    let plane = haproxy(&text(10_000));
+    assert_eq!((plane.fronts.len(), plane.pools.len()), (10_000, 0), "HAProxy has no servers in defaults");
+    assert!(plane.fronts.iter().all(|front| front.own.len() == 32 && front.binds.len() == 1));
+    assert_eq!(found(&plane), [""; 0]);
+    let plane = haproxy(&text(20_000));
+    assert_eq!((plane.fronts.len(), found(&plane).len()), (16_383, 1), "and one was the defaults");
+}
+
 #[test]
 fn an_nginx_that_is_well_configured_has_no_findings_and_passive_detection_is_reckoned_with() {
     let plane = judged(nginx(NGINX), &ours(check("/alive", &[(200, 200)], MS(400), MS(900))));
