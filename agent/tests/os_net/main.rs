@@ -2,6 +2,7 @@
 //! it says so and is skipped.
 
 mod addresses;
+mod canary;
 mod events;
 mod gateway;
 mod guard;
