@@ -3,7 +3,10 @@
 //! Start-anchored: the next probe starts `interval` after the start of the last one, whatever that one does. A probe
 //! that has no result at start + `timeout` counts as a failure at that moment, and what it says later is only counted:
 //! a stuck target delays nothing. Each result resets the other counter. While the results agree with the state, a probe
-//! starts up to `jitter` earlier than that, so that many checks on many nodes don't ask in step; never later.
+//! starts up to `jitter` earlier than that, so that many checks on many nodes don't ask in step.
+//!
+//! Many that are due at one moment (the start, the end of a stall) start some at a time, those that wait longest first:
+//! the time a probe has counts from its start, and must not pass in a queue of ours.
 //!
 //! A group has no schedule: its state follows from those of its members ([`group`]).
 //!
@@ -24,6 +27,10 @@ use std::time::{Duration, Instant};
 /// Probes of one check that may be out at a time (a timeout longer than the interval); full: the next one waits for
 /// the first deadline.
 const OUTSTANDING_MAX: usize = 32;
+/// Probes that start in one turn; full: the others wait for [`PAUSE`]. 12,800 in a second are more than any
+/// configuration should ask for.
+const STARTS_MAX: usize = 64;
+const PAUSE: Duration = Duration::from_millis(5);
 /// The seed makes other random numbers too: these are apart from them.
 const STREAM: u64 = u64::from_be_bytes(*b"a-checks");
 /// Longest note that is kept, in characters.
@@ -78,6 +85,8 @@ struct Schedule {
 #[derive(Debug)]
 pub(crate) struct Checks {
     schedules: Vec<Schedule>,
+    /// No probe starts before.
+    pause: Option<Instant>,
     random: ChaCha8Rng,
     /// Results that came too late or twice.
     pub(crate) late: u64,
@@ -107,11 +116,11 @@ impl Checks {
         };
         let mut random = ChaCha8Rng::from_seed(seed);
         random.set_stream(STREAM);
-        Self { schedules: checks.iter().map(schedule).collect(), random, late: 0 }
+        Self { schedules: checks.iter().map(schedule).collect(), pause: None, random, late: 0 }
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.schedules.iter().filter_map(Schedule::wake).min()
+        self.schedules.iter().filter_map(|schedule| schedule.wake(self.pause)).min()
     }
 
     /// Overdue probes fail, due probes start.
@@ -121,7 +130,7 @@ impl Checks {
         checks: &[Check],
         views: &mut [CheckView],
     ) -> (Vec<Verdict>, Vec<Start>) {
-        let (mut verdicts, mut starts) = (Vec::new(), Vec::new());
+        let (mut verdicts, mut starts, mut due) = (Vec::new(), Vec::new(), Vec::new());
         let each = (0..).map(CheckId).zip(&mut self.schedules).zip(checks).zip(views.iter_mut());
         for (((id, schedule), check), view) in each {
             while let Some((&sequence, _)) = schedule.out.iter().find(|(_, deadline)| **deadline <= now) {
@@ -129,22 +138,32 @@ impl Checks {
                 let failure = Some(format!("no answer in {} ms", check.timeout.as_millis()));
                 verdicts.push(schedule.result(now, check, id, sequence, failure, view));
             }
-            if schedule.next_start.is_some_and(|at| at <= now) && schedule.out.len() < OUTSTANDING_MAX {
-                schedule.sequence += 1;
-                schedule.last_start = Some(now);
-                // Not before the deadline of this one: two failures would be closer together than is computed.
-                schedule.early =
-                    early(&mut self.random, check.jitter.min(check.interval.saturating_sub(check.timeout)));
-                schedule.out.insert(schedule.sequence, now + check.timeout);
-                // After a stall one probe makes up for all that were missed.
-                schedule.next_start = Some(now + schedule.pace(check, view));
-                starts.push(Start { check: id, sequence: schedule.sequence, timeout: check.timeout });
+            if let Some(at) = schedule.may_start().filter(|at| *at <= now) {
+                due.push((at, id));
             }
+        }
+        if self.pause.is_none_or(|until| until <= now) {
+            due.sort_unstable();
+            self.pause = (due.len() > STARTS_MAX).then(|| now + PAUSE);
+            starts.extend(due.iter().take(STARTS_MAX).filter_map(|(_, id)| self.start(now, *id, checks, views)));
         }
         if !verdicts.is_empty() {
             verdicts.extend(self.groups(now, checks, views));
         }
         (verdicts, starts)
+    }
+
+    fn start(&mut self, now: Instant, id: CheckId, checks: &[Check], views: &[CheckView]) -> Option<Start> {
+        let index = usize::from(id.0);
+        let (schedule, check, view) = (self.schedules.get_mut(index)?, checks.get(index)?, views.get(index)?);
+        schedule.sequence += 1;
+        schedule.last_start = Some(now);
+        // Not before the deadline of this one: two failures would be closer together than is computed.
+        schedule.early = early(&mut self.random, check.jitter.min(check.interval.saturating_sub(check.timeout)));
+        schedule.out.insert(schedule.sequence, now + check.timeout);
+        // After a stall one probe makes up for all that were missed.
+        schedule.next_start = Some(now + schedule.pace(check, view));
+        Some(Start { check: id, sequence: schedule.sequence, timeout: check.timeout })
     }
 
     /// A result, and what it makes of the groups that the check is in. Empty: late, unknown, or given twice.
@@ -259,8 +278,12 @@ fn early(random: &mut ChaCha8Rng, jitter: Duration) -> Duration {
 }
 
 impl Schedule {
-    fn wake(&self) -> Option<Instant> {
-        let start = self.next_start.filter(|_| self.out.len() < OUTSTANDING_MAX);
+    fn may_start(&self) -> Option<Instant> {
+        self.next_start.filter(|_| self.out.len() < OUTSTANDING_MAX)
+    }
+
+    fn wake(&self, pause: Option<Instant>) -> Option<Instant> {
+        let start = self.may_start().map(|at| pause.map_or(at, |until| at.max(until)));
         self.out.values().copied().chain(start).min()
     }
 

@@ -127,11 +127,11 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     let (former_end, felt) = await_boot(&mut keeper, &mut boot)?;
     let pulse = pulse.filter(|_| felt);
     let (watcher, mut lookers) = watch::pair(&config.balancers);
-    let (protocol_ends, runtime_ends) =
-        queues::pair(boot.intents.clone(), config.fifo.is_some(), config.balancers.len());
-    let reporters = report::reporters(&config, &mut lookers, &runtime_ends.planes, &runtime_ends.looks);
     let of_backends = config.nft.iter().flat_map(|nft| &nft.probes);
-    let checks = config.checks.iter().chain(of_backends).cloned().collect();
+    let checks: Vec<_> = config.checks.iter().chain(of_backends).cloned().collect();
+    let (protocol_ends, runtime_ends) =
+        queues::pair(boot.intents.clone(), config.fifo.is_some(), config.balancers.len(), checks.len());
+    let reporters = report::reporters(&config, &mut lookers, &runtime_ends.planes, &runtime_ends.looks);
     let fifo = config.fifo.clone();
     let managed = config.vips.iter().flat_map(|vip| vip.addresses.iter().map(|address| address.ip)).collect();
     let disable = disable::files(&config);

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 /// Events on their way to ring, log and disk. Full → dropped and counted; the ids show the gap.
 const EVENTS_MAX: usize = 4_096;
-/// Probes on their way to the runtime. Full → the probe fails at once, saying so.
+/// Probes on their way to the runtime, or one of each check if there are more. Full → the probe fails at once, saying so.
 const PROBES_MAX: usize = 256;
 /// Results of probes. Full → they wait in their tasks, and the node's own deadline counts them as overdue.
 const RESULTS_MAX: usize = 256;
@@ -124,8 +124,8 @@ impl DiskFigures {
     }
 }
 
-/// All queues. `stored`: intents that are on disk already.
-pub(super) fn pair(stored: Intents, fifo: bool, balancers: usize) -> (ProtocolEnds, RuntimeEnds) {
+/// All queues. `stored`: intents that are on disk already; then how many there are in the configuration.
+pub(super) fn pair(stored: Intents, fifo: bool, balancers: usize, checks: usize) -> (ProtocolEnds, RuntimeEnds) {
     let (requests_in, requests) = mpsc::channel(REQUESTS_MAX);
     let (results_in, results) = mpsc::channel(RESULTS_MAX);
     let (planes_in, planes) = mpsc::channel(REPORTS_MAX);
@@ -133,7 +133,7 @@ pub(super) fn pair(stored: Intents, fifo: bool, balancers: usize) -> (ProtocolEn
     let (disabled_in, disabled) = mpsc::channel(DISABLED_MAX);
     let (conntrack_in, conntrack) = mpsc::channel(CONNTRACK_MAX);
     let (events, events_out) = mpsc::channel(EVENTS_MAX);
-    let (probes, probes_out) = mpsc::channel(PROBES_MAX);
+    let (probes, probes_out) = mpsc::channel(PROBES_MAX.max(checks));
     let (intents, intents_out) = watch::channel(stored);
     let (figures, figures_out) = watch::channel(Arc::default());
     let (notes, notes_out) = mpsc::channel(NOTES_MAX);

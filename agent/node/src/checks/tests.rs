@@ -33,12 +33,15 @@ struct Bench {
 
 impl Bench {
     fn new(check: Check) -> Self {
+        Self::of(vec![check])
+    }
+
+    fn of(config: Vec<Check>) -> Self {
         #[allow(clippy::disallowed_methods, reason = "the origin of virtual time")]
         let now = Instant::now();
         let view = CheckView { state: CheckState::Unknown, clean: false, since: now, event: None };
-        let config = vec![check];
         let checks = Checks::new(&config, [7; 32], now);
-        Self { checks, config, views: vec![view], start: now, now }
+        Self { checks, views: vec![view; config.len()], config, start: now, now }
     }
 
     /// Goes to the next thing that is due: when it is, in milliseconds, and what it brings.
@@ -67,6 +70,29 @@ fn the_first_probe_starts_at_once_and_quick_ones_follow_until_rise() {
     }
     assert_eq!(times, [0, 50, 100, 600], "rise is 3; after it the interval counts from the start of the third");
     assert_eq!(bench.views[0].state, CheckState::Passed);
+}
+
+#[test]
+fn many_that_are_due_at_once_start_some_at_a_time_and_each_has_all_of_its_time() {
+    // They are due again before all of them have started: none may be passed over for that.
+    let mut bench = Bench::of(vec![Check { fast_interval: ms(10), ..check(500, 200) }; 300]);
+    let mut first = vec![None; 300];
+    while first.contains(&None) {
+        let (at, verdicts, starts) = bench.next();
+        assert!(starts.len() <= STARTS_MAX && verdicts.is_empty(), "{at} ms");
+        for start in starts {
+            first[usize::from(start.check.0)].get_or_insert(at);
+        }
+    }
+    let expected: Vec<_> = (0..300).map(|n| Some(n / 64 * 5)).collect();
+    assert_eq!(first, expected);
+    let (at, verdicts) = loop {
+        let (at, verdicts, _) = bench.next();
+        if !verdicts.is_empty() {
+            break (at, verdicts);
+        }
+    };
+    assert_eq!((at, verdicts.len(), verdicts[0].check), (200, 64, CheckId(0)), "each from its own start");
 }
 
 #[test]
