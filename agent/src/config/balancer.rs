@@ -3,7 +3,7 @@
 use super::schema;
 use super::sections::Named;
 use super::tree::{Sink, Table, Value};
-use super::values::{absolute_path, argv, duration, shown, target_address, word};
+use super::values::{absolute_path, argv, duration, flat, shown, target_address, word};
 use holdfast_node::config::{Admin, Balancer, BalancerKind, HttpAt, POLL, ProcessSource};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -38,15 +38,6 @@ pub(super) fn balancer(table: &Table<'_>, sink: &mut Sink) -> Named<Balancer> {
         })
     })();
     named
-}
-
-/// Outer `None`: absent, and that is fine. Inner `None`: wrong.
-fn flat<T>(optional: Option<Option<T>>) -> Option<Option<T>> {
-    match optional {
-        None => Some(None),
-        Some(None) => None,
-        Some(value) => Some(value),
-    }
 }
 
 fn kind(value: &Value<'_>, sink: &mut Sink) -> Option<BalancerKind> {

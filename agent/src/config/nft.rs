@@ -1,11 +1,12 @@
 //! `[[nft.service]]`: the embedded balancer's services, and the backend sets that they come to.
 
+use super::cross;
+use super::probe::http;
 use super::schema;
-use super::sections::Named;
+use super::sections::{FALL, Named, Pace, RISE, Times, times};
 use super::tree::{Place, Sink, Table, Value};
-use super::values::{count, duration, host_address, name, shown, target_address, word};
+use super::values::{count, duration, flat, host_address, name, shown, target_address, word};
 use super::vip::VipRead;
-use super::{cross, duration as text};
 use holdfast_node::config::{
     Affinity, BACKEND_CHECKS_MAX, BACKENDS_MAX, Backend, BackendSet, Balancer, BalancerId, BalancerKind, Check, Name,
     NatMode, Nft, Probe, SERVICES_MAX, SETS_MAX, SNAT_MAX, Service, SetId, Transport, Vip, WEIGHT_MAX,
@@ -16,18 +17,13 @@ use std::time::Duration;
 
 const ACCEPTED_BACKENDS: &str = "[\"ip:port\", …] or { address = \"ip:port\", weight = 1 }";
 const ACCEPTED_CHECK: &str = "{ interval = \"2s\", … }, with http = \"/path\" for a request; or false";
-const INTERVAL: Duration = Duration::from_secs(2);
-const FAST_INTERVAL: Duration = Duration::from_millis(500);
-const TIMEOUT: Duration = Duration::from_secs(1);
-/// A probe may come so much of the interval earlier.
-const JITTER_PART: u32 = 10;
-const FALL: u8 = 3;
-const RISE: u8 = 2;
-const TIME_MAX: Duration = Duration::from_secs(3600);
-/// Longest path or host of a request.
-const REQUEST_TEXT_MAX: usize = 1024;
-/// Most ranges in `expect`.
-const EXPECT_MAX: usize = 32;
+/// Slower than a `[[check]]`: there is one of these for each backend.
+const PACE: Pace = Pace {
+    interval: Duration::from_secs(2),
+    interval_min: Duration::from_millis(50),
+    fast_interval: Duration::from_millis(500),
+    timeout: Duration::from_secs(1),
+};
 const SLOW_START_MAX: Duration = Duration::from_secs(3600);
 
 /// All services, with the places that are told of later.
@@ -149,9 +145,7 @@ type HttpRead = (String, Option<String>, Vec<(u16, u16)>);
 struct CheckRead {
     http: Option<HttpRead>,
     port: Option<u16>,
-    interval: Duration,
-    fast_interval: Duration,
-    timeout: Duration,
+    times: Times,
     fall: u8,
     rise: u8,
 }
@@ -201,10 +195,10 @@ impl CheckRead {
         Some(Check {
             name: Name::new(name)?,
             probe,
-            interval: self.interval,
-            fast_interval: self.fast_interval,
-            timeout: self.timeout,
-            jitter: self.interval / JITTER_PART,
+            interval: self.times.interval,
+            fast_interval: self.times.fast_interval,
+            timeout: self.times.timeout,
+            jitter: self.times.jitter,
             fall: self.fall,
             rise: self.rise,
             shared: false,
@@ -231,17 +225,13 @@ fn service(
     let backends = table.require("backends", ACCEPTED_BACKENDS, sink).and_then(|v| backends(&v, addresses, sink));
     let rules = rules(table, protocol, sink);
     let snat = table.get("snat").map_or_else(|| Some(Vec::new()), |value| snat(&value, mode, sink));
-    let mss = table.get("mss").map(|value| {
+    let mss = flat(table.get("mss").map(|value| {
         if protocol == Some(Transport::Udp) {
             value.refuse("goes with tcp only", "mss with protocol = \"tcp\"", sink);
             return None;
         }
         value.integer_in(536..9_001, "536 to 9000", sink).and_then(|n| u16::try_from(n).ok())
-    });
-    let mss = match mss {
-        None => None,
-        Some(read) => Some(read?),
-    };
+    }))?;
     let ((name, place, own), backends) = (vip?, backends?);
     let (protocol, port, mode, affinity, snat, rules) = (protocol?, port?, mode?, affinity?, snat?, rules?);
     let mut served = Vec::new();
@@ -378,7 +368,9 @@ fn rules(table: &Table<'_>, protocol: Option<Transport>, sink: &mut Sink) -> Opt
     let check = match table.get("check") {
         // There is nothing that every UDP service would answer.
         None => Some((protocol != Some(Transport::Udp)).then(CheckRead::plain)),
-        Some(value) if value.is_table() => check(&value, sink).map(Some),
+        Some(value) if value.is_table() => {
+            value.table(ACCEPTED_CHECK, sink).and_then(|table| check(&table, sink)).map(Some)
+        }
         Some(value) => match value.boolean(sink) {
             Some(false) => Some(None),
             Some(true) => Some(Some(CheckRead::plain())),
@@ -391,29 +383,21 @@ fn rules(table: &Table<'_>, protocol: Option<Transport>, sink: &mut Sink) -> Opt
 
 impl CheckRead {
     fn plain() -> Self {
-        Self {
-            http: None,
-            port: None,
-            interval: INTERVAL,
-            fast_interval: FAST_INTERVAL,
-            timeout: TIMEOUT,
-            fall: FALL,
-            rise: RISE,
-        }
+        Self { http: None, port: None, times: PACE.times(), fall: FALL, rise: RISE }
     }
 }
 
-fn check(value: &Value<'_>, sink: &mut Sink) -> Option<CheckRead> {
-    let table = value.table(ACCEPTED_CHECK, sink)?;
+fn check(table: &Table<'_>, sink: &mut Sink) -> Option<CheckRead> {
     table.known_keys(&schema::NFT_CHECK, sink);
     let path = table.get("http").map(|value| {
         let accepted = "the path of a request, as \"/healthz\"";
         let text = value.string(accepted, sink)?;
-        let fits = text.starts_with('/') && is_request_text(text) && !text.contains('#');
-        if !fits {
-            value.refuse(&format!("`{}` can't be asked for", shown(text)), accepted, sink);
+        match http::request_path(text) {
+            Ok(path) if text.starts_with('/') => return Some(path),
+            Ok(_) => value.refuse(&format!("`{}` can't be asked for", shown(text)), accepted, sink),
+            Err(why) => value.refuse(&why, accepted, sink),
         }
-        fits.then(|| text.to_owned())
+        None
     });
     if path.is_none() {
         for only_http in ["host", "expect"] {
@@ -422,87 +406,13 @@ fn check(value: &Value<'_>, sink: &mut Sink) -> Option<CheckRead> {
             }
         }
     }
-    let host = table.get("host").map(|value| host(&value, sink));
-    let expect = table.get("expect").map_or_else(|| Some(vec![(200, 399)]), |value| expect(&value, sink));
-    let port = table.get("port").map(|value| port(&value, sink));
-    let times = times(&table, sink);
+    let host = flat(table.get("host").map(|value| http::host(&value, sink)));
+    let expect = http::statuses(table, sink);
+    let port = flat(table.get("port").map(|value| port(&value, sink)));
+    let times = times(table, &PACE, sink);
     let fall = table.get("fall").map_or(Some(FALL), |value| count(&value, sink));
     let rise = table.get("rise").map_or(Some(RISE), |value| count(&value, sink));
-    let flat = |read: Option<Option<u16>>| match read {
-        None => Some(None),
-        Some(read) => read.map(Some),
-    };
-    let host = match host {
-        None => None,
-        Some(read) => Some(read?),
-    };
-    let http = match path {
-        None => None,
-        Some(path) => Some((path?, host, expect?)),
-    };
-    let (interval, fast_interval, timeout) = times?;
-    Some(CheckRead { http, port: flat(port)?, interval, fast_interval, timeout, fall: fall?, rise: rise? })
-}
-
-/// interval, fast_interval, timeout.
-fn times(table: &Table<'_>, sink: &mut Sink) -> Option<(Duration, Duration, Duration)> {
-    let interval = table
-        .get("interval")
-        .map_or(Some(INTERVAL), |value| duration(&value, Duration::from_millis(50), TIME_MAX, sink))?;
-    let mut within = |key: &str, default: Duration| match table.get(key) {
-        None => Some(default.min(interval)),
-        Some(value) => {
-            let read = duration(&value, Duration::from_millis(10), TIME_MAX, sink)?;
-            if read > interval {
-                let what = format!("{} is longer than interval ({})", text::show(read), text::show(interval));
-                value.refuse(&what, &format!("at most {}", text::show(interval)), sink);
-                return None;
-            }
-            Some(read)
-        }
-    };
-    let (fast, timeout) = (within("fast_interval", FAST_INTERVAL), within("timeout", TIMEOUT));
-    Some((interval, fast?, timeout?))
-}
-
-fn is_request_text(text: &str) -> bool {
-    !text.is_empty() && text.len() <= REQUEST_TEXT_MAX && text.bytes().all(|b| b.is_ascii_graphic())
-}
-
-fn host(value: &Value<'_>, sink: &mut Sink) -> Option<String> {
-    let accepted = "what goes into the Host header, as \"www.example.net\"";
-    let text = value.string(accepted, sink)?;
-    if !is_request_text(text) {
-        value.refuse(&format!("`{}` can't be a Host header", shown(text)), accepted, sink);
-        return None;
-    }
-    Some(text.to_owned())
-}
-
-fn expect(value: &Value<'_>, sink: &mut Sink) -> Option<Vec<(u16, u16)>> {
-    let accepted = "statuses of 100 to 599 as [200, \"300-399\"]";
-    let items = value.array(accepted, sink)?;
-    let status = |text: &str| text.parse().ok().filter(|n: &u16| text.len() == 3 && (100..600).contains(n));
-    let range = |text: &str| {
-        let (from, to) = text.split_once('-')?;
-        Some((status(from)?, status(to)?)).filter(|(from, to)| from <= to)
-    };
-    if items.is_empty() || items.len() > EXPECT_MAX {
-        value.refuse(&format!("has {} elements", items.len()), accepted, sink);
-        return None;
-    }
-    let mut ranges = Vec::with_capacity(items.len());
-    for item in &items {
-        let Some(text) = item.as_str() else {
-            let one = item.integer_in(100..600, accepted, sink).and_then(|n| u16::try_from(n).ok())?;
-            ranges.push((one, one));
-            continue;
-        };
-        let Some(read) = range(text) else {
-            item.refuse(&format!("`{}` is not a range of statuses", shown(text)), accepted, sink);
-            return None;
-        };
-        ranges.push(read);
-    }
-    Some(ranges)
+    let (path, host, expect) = (flat(path)?, host?, expect?);
+    let http = path.map(|path| (path, host, expect));
+    Some(CheckRead { http, port: port?, times: times?, fall: fall?, rise: rise? })
 }

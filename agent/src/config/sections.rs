@@ -16,15 +16,19 @@ pub(super) const VIPS_MAX: usize = holdfast_node::config::VIPS_MAX;
 pub(super) const PEERS_MAX: usize = 16;
 pub(super) const HOOKS_MAX: usize = 64;
 
-const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-const PROBE_INTERVAL_MIN: Duration = Duration::from_millis(10);
+const PACE: Pace = Pace {
+    interval: Duration::from_secs(1),
+    interval_min: Duration::from_millis(10),
+    fast_interval: Duration::from_millis(200),
+    timeout: Duration::from_secs(1),
+};
 const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(3600);
-const PROBE_FAST_INTERVAL: Duration = Duration::from_millis(200);
-const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
+const FAST_INTERVAL_MIN: Duration = Duration::from_millis(10);
+const PROBE_TIMEOUT_MIN: Duration = Duration::from_millis(1);
 /// So much of the interval is jitter, if nothing is said.
 const JITTER_PART: u32 = 10;
-const FALL: u8 = 3;
-const RISE: u8 = 2;
+pub(super) const FALL: u8 = 3;
+pub(super) const RISE: u8 = 2;
 const HOOK_TIMEOUT: Duration = Duration::from_secs(10);
 const HOOK_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const HOOK_TIMEOUT_MAX: Duration = Duration::from_secs(600);
@@ -70,7 +74,7 @@ pub(super) fn check(table: &Table<'_>, id: CheckId, later: &mut probe::Later, si
     let probe = probe::read(table, id, later, sink);
     let asks = !probe::GROUPS.into_iter().any(|key| table.get(key).is_some());
     // What is wrong with the schedule of a group was said: it has none.
-    let times = if asks { times(table, sink) } else { Some(Times::default()) };
+    let times = if asks { times(table, &PACE, sink) } else { Some(Times::default()) };
     let mut counted = |key, default| match table.get(key).filter(|_| asks) {
         Some(value) => count(&value, sink),
         None => Some(if asks { default } else { 1 }),
@@ -95,25 +99,42 @@ pub(super) fn check(table: &Table<'_>, id: CheckId, later: &mut probe::Later, si
     named
 }
 
-/// A check's schedule; all zero for a group, which has none.
-#[derive(Default)]
-struct Times {
-    interval: Duration,
-    fast_interval: Duration,
-    timeout: Duration,
-    jitter: Duration,
+/// A check's schedule, of which nothing is said.
+#[derive(Debug)]
+pub(super) struct Pace {
+    pub(super) interval: Duration,
+    /// Shortest that may be said.
+    pub(super) interval_min: Duration,
+    pub(super) fast_interval: Duration,
+    pub(super) timeout: Duration,
 }
 
-fn times(table: &Table<'_>, sink: &mut Sink) -> Option<Times> {
+impl Pace {
+    pub(super) fn times(&self) -> Times {
+        let Self { interval, fast_interval, timeout, .. } = *self;
+        Times { interval, fast_interval, timeout, jitter: interval / JITTER_PART }
+    }
+}
+
+/// A check's schedule; all zero for a group, which has none.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Times {
+    pub(super) interval: Duration,
+    pub(super) fast_interval: Duration,
+    pub(super) timeout: Duration,
+    pub(super) jitter: Duration,
+}
+
+pub(super) fn times(table: &Table<'_>, pace: &Pace, sink: &mut Sink) -> Option<Times> {
     let mut read = |key, least| {
         let value = table.get(key)?;
         let read = duration(&value, least, PROBE_INTERVAL_MAX, sink);
         Some((read, value))
     };
-    let interval = read("interval", PROBE_INTERVAL_MIN);
-    let fast = read("fast_interval", PROBE_INTERVAL_MIN);
-    let timeout = read("timeout", Duration::from_millis(1));
-    let interval = interval.map_or(Some(PROBE_INTERVAL), |(read, _)| read)?;
+    let interval = read("interval", pace.interval_min);
+    let fast = read("fast_interval", FAST_INTERVAL_MIN);
+    let timeout = read("timeout", PROBE_TIMEOUT_MIN);
+    let interval = interval.map_or(Some(pace.interval), |(read, _)| read)?;
     let mut within = |given: Option<(Option<Duration>, Value<'_>)>, default: Duration| match given {
         None => Some(default.min(interval)),
         Some((read, value)) => {
@@ -126,8 +147,8 @@ fn times(table: &Table<'_>, sink: &mut Sink) -> Option<Times> {
             Some(read)
         }
     };
-    let fast = within(fast, PROBE_FAST_INTERVAL);
-    let timeout = within(timeout, PROBE_TIMEOUT);
+    let fast = within(fast, pace.fast_interval);
+    let timeout = within(timeout, pace.timeout);
     let jitter = table
         .get("jitter")
         .map_or_else(|| Some(interval / JITTER_PART), |value| duration(&value, Duration::ZERO, interval / 2, sink));

@@ -16,6 +16,14 @@ const TEXT_MAX: usize = 4096;
 /// Most arguments of a program.
 const ARGUMENTS_MAX: usize = 256;
 
+/// What is read of a key that may be absent. Outer `None`: it is there and wrong.
+pub(super) fn flat<T>(read: Option<Option<T>>) -> Option<Option<T>> {
+    match read {
+        None => Some(None),
+        Some(read) => read.map(Some),
+    }
+}
+
 pub(super) fn name(value: &Value<'_>, sink: &mut Sink) -> Option<Name> {
     let text = value.string(Name::ACCEPTED, sink)?;
     let name = Name::new(text);

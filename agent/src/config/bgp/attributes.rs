@@ -2,7 +2,7 @@
 
 use super::community::{self, ACCEPTED, ACCEPTED_EXTENDED, ACCEPTED_LARGE};
 use crate::config::tree::{Sink, Table, Value};
-use crate::config::values::host_address;
+use crate::config::values::{flat, host_address};
 use holdfast_node::config::{NextHops, Overrides};
 use holdfast_vrrp::Family;
 use std::net::IpAddr;
@@ -63,14 +63,6 @@ pub(in crate::config) fn next_hop(table: &Table<'_>, sink: &mut Sink) -> Option<
         }
     });
     Some(NextHops { ipv4: flat(ipv4)?, ipv6: flat(ipv6)? })
-}
-
-/// Outer `None`: absent, and that is fine. Inner `None`: wrong.
-pub(in crate::config) fn flat<T>(optional: Option<Option<T>>) -> Option<Option<T>> {
-    match optional {
-        None => Some(None),
-        Some(value) => value.map(Some),
-    }
 }
 
 fn number(table: &Table<'_>, key: &str, sink: &mut Sink) -> Option<Option<u32>> {

@@ -9,7 +9,7 @@ use super::schema;
 use super::sections::ClusterRead;
 use super::tree::{Place, Sink, Table, Value};
 use super::values::{seconds, shown};
-pub(super) use attributes::{flat, next_hop, overrides, whole};
+pub(super) use attributes::{next_hop, overrides, whole};
 
 /// Bandwidths as people write them.
 pub(super) mod rate {

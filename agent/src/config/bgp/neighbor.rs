@@ -1,8 +1,8 @@
 //! One `[[bgp.neighbor]]`.
 
-use super::attributes::{flat, next_hop, overrides};
+use super::attributes::{next_hop, overrides};
 use crate::config::tree::{Place, Sink, Table, Value};
-use crate::config::values::{absolute_path, count, duration, interface, name, seconds, shown};
+use crate::config::values::{absolute_path, count, duration, flat, interface, name, seconds, shown};
 use crate::config::{schema, vip::host};
 use holdfast_bgp::session::{MAX_CONNECT_RETRY, MAX_HOLD, MIN_CONNECT_RETRY, MIN_HOLD};
 use holdfast_bgp::types::{Asn, Families, Family};

@@ -16,7 +16,7 @@ const METHODS: [(&str, HttpMethod); 3] =
     [("GET", HttpMethod::Get), ("HEAD", HttpMethod::Head), ("OPTIONS", HttpMethod::Options)];
 
 pub(super) fn read(check: &Table<'_>, value: &Value<'_>, sink: &mut Sink) -> Option<Probe> {
-    let expect = check.get("expect").map_or_else(|| Some(vec![(200, 399)]), |value| expect(&value, sink));
+    let expect = statuses(check, sink);
     let given = check.get("host").map(|value| host(&value, sink));
     let method = check.get("method").map_or(Some(HttpMethod::Get), |value| word(&value, &METHODS, sink));
     let body = check.get("body").map(|value| {
@@ -91,14 +91,15 @@ impl Url {
     }
 }
 
-fn request_path(path: &str) -> Result<String, String> {
+/// What can be asked for, with the slash at its beginning.
+pub(in super::super) fn request_path(path: &str) -> Result<String, String> {
     if path.len() > REQUEST_TEXT_MAX || !path.bytes().all(|b| b.is_ascii_graphic()) || path.contains('#') {
         return Err("the path has characters that can't be in a request".to_owned());
     }
     Ok(if path.starts_with('/') { path.to_owned() } else { format!("/{path}") })
 }
 
-fn host(value: &Value<'_>, sink: &mut Sink) -> Option<String> {
+pub(in super::super) fn host(value: &Value<'_>, sink: &mut Sink) -> Option<String> {
     let accepted = "what goes into the Host header, as \"www.example.net\"";
     let text = value.string(accepted, sink)?;
     let fits = !text.is_empty() && text.len() <= REQUEST_TEXT_MAX && text.bytes().all(|b| b.is_ascii_graphic());
@@ -106,6 +107,11 @@ fn host(value: &Value<'_>, sink: &mut Sink) -> Option<String> {
         value.refuse(&format!("`{}` can't be a Host header", shown(text)), accepted, sink);
     }
     fits.then(|| text.to_owned())
+}
+
+/// `expect`: what passes.
+pub(in super::super) fn statuses(check: &Table<'_>, sink: &mut Sink) -> Option<Vec<(u16, u16)>> {
+    check.get("expect").map_or_else(|| Some(vec![(200, 399)]), |value| expect(&value, sink))
 }
 
 fn expect(value: &Value<'_>, sink: &mut Sink) -> Option<Vec<(u16, u16)>> {

@@ -2,11 +2,11 @@
 
 mod canary;
 mod group;
-mod http;
+pub(super) mod http;
 mod tls;
 
 use super::tree::{Place, Sink, Table, Value};
-use super::values::{absolute_path, argv, duration, host_address, interface, shown, target_address, word};
+use super::values::{absolute_path, argv, duration, flat, host_address, interface, shown, target_address, word};
 pub(super) use canary::resolve;
 use holdfast_node::config::{CheckId, Datagram, Endpoint, File, GatewayMethod, Payload, Probe, ProxyVersion, Stream};
 use std::collections::{HashMap, HashSet};
@@ -127,7 +127,7 @@ pub(super) fn read(check: &Table<'_>, id: CheckId, later: &mut Later, sink: &mut
         "file" => file(check, value, sink),
         "address" => {
             let ip = host_address(value, None, "an address without a prefix, as \"192.0.2.9\"", sink);
-            let interface = optional(check.get("interface").map(|value| interface(&value, sink)))?;
+            let interface = flat(check.get("interface").map(|value| interface(&value, sink)))?;
             Some(Probe::Address { ip: ip?, interface })
         }
         "gateway" if canary => canary::neighbour(check, value, sink),
@@ -150,14 +150,6 @@ fn belongs(check: &Table<'_>, kind: &str, sink: &mut Sink) {
     }
 }
 
-/// Outer `None`: wrong.
-fn optional<T>(read: Option<Option<T>>) -> Option<Option<T>> {
-    match read {
-        None => Some(None),
-        Some(read) => read.map(Some),
-    }
-}
-
 fn target(value: &Value<'_>, sink: &mut Sink) -> Option<SocketAddr> {
     let text = value.string(ACCEPTED_TARGET, sink)?;
     target_address(text).map_err(|why| value.refuse(&why, ACCEPTED_TARGET, sink)).ok()
@@ -173,8 +165,8 @@ fn unix_socket(path: &str) -> Result<Endpoint, String> {
 /// What is said on a connection, without TLS.
 fn stream(check: &Table<'_>, endpoint: Option<Endpoint>, sink: &mut Sink) -> Option<Stream> {
     let proxy = proxy(check, sink);
-    let send = optional(check.get("send").map(|value| payload(&value, sink)));
-    let expect = optional(check.get("expect").map(|value| payload(&value, sink)));
+    let send = flat(check.get("send").map(|value| payload(&value, sink)));
+    let expect = flat(check.get("expect").map(|value| payload(&value, sink)));
     Some(Stream { endpoint: endpoint?, tls: None, proxy: proxy?, send: send?, expect: expect? })
 }
 
@@ -182,7 +174,7 @@ fn udp(check: &Table<'_>, value: &Value<'_>, sink: &mut Sink) -> Option<Probe> {
     let address = target(value, sink);
     let accepted = "what a server answers to: without a question there is no answer";
     let send = check.require("send", accepted, sink).and_then(|value| payload(&value, sink));
-    let expect = optional(check.get("expect").map(|value| payload(&value, sink)));
+    let expect = flat(check.get("expect").map(|value| payload(&value, sink)));
     Some(Probe::Udp(Datagram { address: address?, send: send?, expect: expect? }))
 }
 
@@ -208,7 +200,7 @@ fn payload(value: &Value<'_>, sink: &mut Sink) -> Option<Payload> {
 /// Outer `None`: wrong.
 fn proxy(check: &Table<'_>, sink: &mut Sink) -> Option<Option<ProxyVersion>> {
     let words = [("v1", ProxyVersion::V1), ("v2", ProxyVersion::V2)];
-    optional(check.get("proxy").map(|value| word(&value, &words, sink)))
+    flat(check.get("proxy").map(|value| word(&value, &words, sink)))
 }
 
 fn file(check: &Table<'_>, value: &Value<'_>, sink: &mut Sink) -> Option<Probe> {
@@ -221,7 +213,7 @@ fn file(check: &Table<'_>, value: &Value<'_>, sink: &mut Sink) -> Option<Probe> 
         }
         duration(&value, MAX_AGE_MIN, MAX_AGE_MAX, sink)
     });
-    Some(Probe::File(File { path: path?, present: present?, max_age: optional(max_age)? }))
+    Some(Probe::File(File { path: path?, present: present?, max_age: flat(max_age)? }))
 }
 
 fn gateway(check: &Table<'_>, value: &Value<'_>, sink: &mut Sink) -> Option<Probe> {
@@ -239,5 +231,5 @@ fn gateway(check: &Table<'_>, value: &Value<'_>, sink: &mut Sink) -> Option<Prob
         sink.push(check.place.span.clone(), &path, format!("is missing: {why}"), accepted);
         return None;
     }
-    Some(Probe::Gateway { target, interface: optional(interface)?, method })
+    Some(Probe::Gateway { target, interface: flat(interface)?, method })
 }

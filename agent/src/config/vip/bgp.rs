@@ -1,10 +1,10 @@
 //! The table `bgp` of a VIP: how it is announced.
 
 use super::Known;
-use crate::config::bgp::{flat, next_hop, overrides, rate, whole};
+use crate::config::bgp::{next_hop, overrides, rate, whole};
 use crate::config::schema::{self, Section};
 use crate::config::tree::{Place, Sink, Table, Value};
-use crate::config::values::{absolute_path, count, duration};
+use crate::config::values::{absolute_path, count, duration, flat};
 use holdfast_node::config::{Attributes, Damping, LOCAL_PREF, LinkBandwidth, NeighborId, Overrides, Unwell, VipBgp};
 use std::collections::HashSet;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 use super::address::{host, prefix_length};
 use crate::config::schema;
 use crate::config::tree::{Place, Sink, Table, Value};
-use crate::config::values::{duration, host_address, interface, shown};
+use crate::config::values::{duration, flat, host_address, interface, shown};
 use holdfast_node::config::{AnnounceConfig, InterfaceName, Route, Rule};
 use holdfast_vrrp::Family;
 use std::net::IpAddr;
@@ -135,14 +135,6 @@ fn rule(table: &Table<'_>, sink: &mut Sink) -> Option<Rule> {
         return None;
     }
     Some(Rule { from, to, table: in_table?, priority: priority? })
-}
-
-/// Outer `None`: absent, and that is fine. Inner `None`: wrong.
-fn flat<T>(optional: Option<Option<T>>) -> Option<Option<T>> {
-    match optional {
-        None => Some(None),
-        Some(value) => value.map(Some),
-    }
 }
 
 fn table_number(value: &Value<'_>, sink: &mut Sink) -> Option<u32> {

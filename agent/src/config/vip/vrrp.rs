@@ -2,7 +2,7 @@
 
 use super::address::host;
 use crate::config::tree::{Place, Sink, Table, Value};
-use crate::config::values::{self, interface, shown, word};
+use crate::config::values::{self, flat, interface, shown, word};
 use crate::config::{duration, schema};
 use holdfast_node::config::{InterfaceName, Partition, VrrpConfig};
 use holdfast_vrrp::{AdvertInterval, ChecksumMode, Family, Priority, Version, Vrid};
@@ -226,14 +226,6 @@ fn leg_keys(
         link_local: flat(link_local)?,
         vmac: flat(vmac)?.flatten(),
     })
-}
-
-/// Outer `None`: absent, and that is fine. Inner `None`: wrong.
-fn flat<T>(optional: Option<Option<T>>) -> Option<Option<T>> {
-    match optional {
-        None => Some(None),
-        Some(value) => value.map(Some),
-    }
 }
 
 fn peers(value: &Value<'_>, sink: &mut Sink) -> Option<Vec<(IpAddr, Place)>> {
