@@ -16,6 +16,7 @@ use super::wire::{
     UndrainBody,
 };
 use crate::os::diag;
+use crate::os::nft::Balancer;
 use crate::run::api::{ApiHandle, Unavailable, WorkerFigures};
 use axum::extract::connect_info::ConnectInfo;
 use axum::extract::{DefaultBodyLimit, Query, State};
@@ -23,11 +24,13 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use holdfast_node::config::SetId;
 use holdfast_node::io::{Answer, Request};
+use holdfast_node::pool::status::PoolStatus;
 use holdfast_node::status::Warning;
 use serde::Deserialize;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -137,6 +140,9 @@ async fn status(State(shared): State<Shared>) -> Response {
         let error = format!("the node gave no answer within {} s", STATUS_PATIENCE.as_secs());
         return refused(StatusCode::GATEWAY_TIMEOUT, error);
     };
+    if let Some(pool) = &mut status.pool {
+        count_flows(pool).await;
+    }
     let figures = shared.api.figures();
     status.warnings.extend(warnings(&figures));
     let Ok(mut value) = serde_json::to_value(&*status) else {
@@ -146,6 +152,23 @@ async fn status(State(shared): State<Shared>) -> Response {
         object.insert("worker".to_owned(), worker(&figures));
     }
     Json(value).into_response()
+}
+
+/// New flows of each backend since the table was loaded. Not by the node: a thousand sets take the kernel a while.
+async fn count_flows(pool: &mut PoolStatus) {
+    let sets = (0..).take(pool.sets.len()).map(SetId);
+    let read = move || {
+        let mut kernel = Balancer::open()?;
+        // One that can't be read has no figure.
+        io::Result::Ok(sets.map(|set| kernel.flows(set).unwrap_or_default()).collect::<Vec<_>>())
+    };
+    let read = tokio::task::spawn_blocking(read).await;
+    let Ok(Ok(flows)) = read else { return };
+    for (set, flows) in pool.sets.iter_mut().zip(flows) {
+        for backend in &mut set.backends {
+            backend.flows = backend.address.parse().ok().and_then(|address: SocketAddr| flows.get(&address)).copied();
+        }
+    }
 }
 
 fn worker(figures: &WorkerFigures) -> serde_json::Value {

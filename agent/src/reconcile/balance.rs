@@ -2,13 +2,11 @@
 //! and no advert is to wait for that.
 
 use crate::os::nft::{Balancer, TableWatch};
-use holdfast_node::config::SetId;
 use holdfast_node::io::StepError;
 use holdfast_node::pool::{Balance, Ruleset};
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::task::{Context, Poll};
 use tokio::sync::mpsc;
@@ -31,8 +29,6 @@ pub(super) struct Desk {
     told: SyncSender<Balance>,
     done: mpsc::Receiver<(Balance, Result<bool, StepError>)>,
     watch: TableWatch,
-    /// For the counters.
-    reader: Balancer,
     /// A change ended with a word of others.
     touched: bool,
 }
@@ -52,7 +48,7 @@ impl Desk {
                 }
             }
         })?;
-        Ok(Self { told, done, watch, reader: Balancer::open()?, touched: false })
+        Ok(Self { told, done, watch, touched: false })
     }
 
     pub(super) fn ask(&self, balance: &Balance) -> Result<(), StepError> {
@@ -71,11 +67,6 @@ impl Desk {
             return Poll::Ready(Heard::Done(balance, result.map(|_| ())));
         }
         self.watch.poll_touched(cx).map(|()| Heard::Touched)
-    }
-
-    /// New flows by backend, of these sets; those that can't be read are left out.
-    pub(super) fn flows(&mut self, sets: u16) -> BTreeMap<u16, BTreeMap<SocketAddr, u64>> {
-        (0..sets).filter_map(|set| Some((set, self.reader.flows(SetId(set)).ok()?))).collect()
     }
 }
 

@@ -16,7 +16,6 @@ use extras::Extras;
 use holdfast_node::io::{Link, SocketKey, Step, StepError};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -173,11 +172,6 @@ impl Executor {
             self.counters.failed += u64::from(result.is_err());
         }
         heard
-    }
-
-    /// New flows by set and backend since the embedded balancer's table was loaded, of so many sets.
-    pub fn balance_flows(&mut self, sets: u16) -> BTreeMap<u16, BTreeMap<SocketAddr, u64>> {
-        self.balance.as_mut().map(|desk| desk.flows(sets)).unwrap_or_default()
     }
 
     fn balance(&mut self) -> Result<&mut Desk, StepError> {

@@ -403,16 +403,6 @@ impl Outputs {
 
     /// What the node can't know of itself.
     fn add_own(&mut self, status: &mut Status) {
-        if let Some(pool) = &mut status.pool {
-            let sets = u16::try_from(pool.sets.len()).unwrap_or(u16::MAX);
-            let flows = self.executor.balance_flows(sets);
-            for (id, set) in (0..).zip(&mut pool.sets) {
-                let Some(flows) = flows.get(&id) else { continue };
-                for backend in &mut set.backends {
-                    backend.flows = backend.address.parse().ok().and_then(|address| flows.get(&address)).copied();
-                }
-            }
-        }
         let f = &self.figures;
         let advert = self.lateness.snapshot();
         let mut add = |name: &str, value: u64| {

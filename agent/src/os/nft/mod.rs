@@ -12,6 +12,9 @@
 //! table is exactly that, whatever it was before (a crash's leftovers, an admin's hand), and the packets of no moment
 //! meet half of it. A commit that fails has changed nothing.
 //!
+//! The kernel makes one change at a time in a network namespace, whoever asks for it: a guard that is set while a large
+//! table of the balancer (or of anybody else) is loaded waits until that is done.
+//!
 //! What this module refuses to do: read rules of others, touch a table that isn't named after us, or remember what
 //! was committed.
 
