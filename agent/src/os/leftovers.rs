@@ -1,7 +1,6 @@
 //! Everything but addresses that a former run may have left in the kernel: found by its marks, removed as a whole.
 //!
-//! For whoever knows that nobody holds anything: a worker at its start that resumes nothing, the keeper when the last
-//! VIP of a dead worker has lapsed. (Addresses are known one by one, and told by their own mark.)
+//! For whoever knows that nobody holds anything. (Addresses are known one by one, and told by their own mark.)
 //!
 //! What this module refuses to do: spare anything of ours, or touch anything else.
 
@@ -13,41 +12,37 @@ use holdfast_node::pool::Balance;
 use std::io;
 
 /// Removes rules, routes, interfaces with a virtual MAC (with their addresses) and the packet filter's tables, in this
-/// order: first what leads traffic here. Each is tried whatever becomes of the others.
-///
-/// # Errors
-/// What could not be listed or removed; empty: nothing of ours is left.
-pub fn remove_all() -> Vec<StepError> {
-    let mut errors = Vec::new();
-    match RouteSocket::open() {
-        Ok(mut socket) => {
-            match socket.our_rules() {
-                Ok(rules) => errors.extend(rules.iter().filter_map(|rule| socket.remove_rule(rule).err())),
-                Err(e) => errors.push(failed(&e, "list rules")),
-            }
-            match socket.our_routes() {
-                Ok(routes) => errors.extend(routes.iter().filter_map(|route| socket.remove_route(route).err())),
-                Err(e) => errors.push(failed(&e, "list routes")),
-            }
+/// order: first what leads traffic here. Each is tried whatever becomes of the others, and `said` hears of it: what it
+/// is, and whether it is gone or why it isn't, or couldn't be looked for.
+pub fn remove_all(mut said: impl FnMut(String, Result<(), StepError>)) {
+    let listed = RouteSocket::open().and_then(|mut socket| {
+        let (rules, routes) = (socket.our_rules()?, socket.our_routes()?);
+        Ok((socket, rules, routes))
+    });
+    match listed {
+        Ok((mut socket, rules, routes)) => {
+            rules.iter().for_each(|rule| said(format!("rule {rule}"), socket.remove_rule(rule)));
+            routes.iter().for_each(|route| said(format!("route {route}"), socket.remove_route(route)));
         }
-        Err(e) => errors.push(failed(&e, "open netlink")),
+        Err(e) => said("routes".to_owned(), Err(failed(&e, "list routes"))),
     }
-    match VmacSocket::open().and_then(|mut socket| socket.ours().map(|ours| (socket, ours))) {
-        Ok((mut socket, ours)) => errors.extend(ours.iter().filter_map(|(_, name)| socket.remove(name).err())),
-        Err(e) => errors.push(failed(&e, "list interfaces")),
+    match VmacSocket::open().and_then(|mut socket| Ok((socket.ours()?, socket))) {
+        Ok((ours, mut socket)) => {
+            ours.iter().for_each(|(_, name)| said(format!("interface {name}"), socket.remove(name)));
+        }
+        Err(e) => said("interfaces".to_owned(), Err(failed(&e, "list interfaces"))),
     }
-    match Guard::open() {
-        Ok(mut guard) => errors.extend(guard.remove().err()),
-        // Without netfilter there is nothing of ours in it.
-        Err(e) if e.raw_os_error() == Some(libc::EPROTONOSUPPORT) => {}
-        Err(e) => errors.push(failed(&e, "open netfilter")),
+    // A kernel without a packet filter has none of ours.
+    if let Ok(mut guard) = Guard::open()
+        && guard.is_there().unwrap_or(true)
+    {
+        said("the packet filter's table".to_owned(), guard.remove());
     }
-    match Balancer::open() {
-        Ok(mut balancer) => errors.extend(balancer.apply(&Balance::Unload).err()),
-        Err(e) if e.raw_os_error() == Some(libc::EPROTONOSUPPORT) => {}
-        Err(e) => errors.push(failed(&e, "open netfilter")),
+    if let Ok(mut balancer) = Balancer::open()
+        && balancer.is_there().unwrap_or(true)
+    {
+        said("the balancing table".to_owned(), balancer.apply(&Balance::Unload).map(|_| ()));
     }
-    errors
 }
 
 fn failed(error: &io::Error, what: &str) -> StepError {

@@ -3,12 +3,14 @@
 use crate::world::*;
 use holdfast::os::addr::AddressSocket;
 use holdfast::os::leftovers;
-use holdfast::os::nft::Guard;
+use holdfast::os::nft::{Balancer, Guard};
 use holdfast::os::route::{Prefix, Route, RouteSocket};
 use holdfast::os::route_watch::RouteWatch;
 use holdfast::os::rule::Rule;
 use holdfast::os::vmac::{Vmac, VmacSocket};
+use holdfast_node::pool::{Balance, Ruleset};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
@@ -354,10 +356,17 @@ fn all_that_a_crash_left_is_found_by_its_marks_and_nothing_else_goes() {
         socket.add_rule(&rule).expect("added");
         let mut guard = Guard::open().expect("open");
         guard.set(&[VIP.into()].into_iter().collect()).expect("committed");
-        for _ in 0..2 {
-            assert_eq!(leftovers::remove_all(), []);
-        }
-        assert!(!guard.is_there().expect("asked"));
+        let mut balancer = Balancer::open().expect("open");
+        let nothing = Ruleset { services: [].into(), sets: Vec::new() };
+        balancer.apply(&Balance::Load(Arc::new(nothing))).expect("loaded");
+        let mut gone = Vec::new();
+        leftovers::remove_all(|what, result| {
+            assert_eq!(result, Ok(()), "{what}");
+            gone.push(what);
+        });
+        assert_eq!(gone.len(), 6, "a rule, two routes, a device, two tables: {gone:?}");
+        leftovers::remove_all(|what, result| panic!("{what} was left: {result:?}"));
+        assert!(!guard.is_there().expect("asked") && !balancer.is_there().expect("asked"));
     });
     assert_eq!(quiet(shown()), before);
 }
