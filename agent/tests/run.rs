@@ -1,34 +1,15 @@
 //! The whole agent in a network namespace of its own: start, serve clients, end. Needs root; without, it says so and is
 //! skipped.
 
+mod agent;
+
+use agent::{skipped, until};
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 const VIP: &str = "192.0.2.10/32";
-/// Nothing here takes a tenth of it; only a hang does.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-fn root() -> bool {
-    let root = nix::unistd::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: network namespaces need root");
-    }
-    root
-}
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(begun.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 /// A namespace with an interface `eth0`, a folder, and at most one agent. All of it goes at the end.
 struct Host {
@@ -84,23 +65,13 @@ impl Host {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name, env!("CARGO_BIN_EXE_holdfast")]).args(words);
-        for (option, name) in [("--config", "holdfast.toml"), ("--runtime-dir", "run"), ("--state-dir", "state")] {
-            command.arg(option).arg(self.folder.join(name));
-        }
-        command
-    }
-
     fn holdfast(&self, words: &[&str]) -> Output {
-        self.command(words).output().expect("it starts")
+        agent::command(&self.name, &self.folder, words).output().expect("it starts")
     }
 
     /// Starts the agent and waits until it holds the address.
     fn start(&mut self) {
-        let log = fs::File::create(self.folder.join("log")).expect("writable");
-        self.agent = Some(self.command(&["run"]).stdout(Stdio::null()).stderr(log).spawn().expect("it starts"));
+        self.agent = Some(agent::start(&self.name, &self.folder));
         until("the address comes", || self.holds().then_some(()));
     }
 
@@ -125,7 +96,7 @@ impl Host {
     }
 
     fn log(&self) -> String {
-        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+        agent::log(&self.folder)
     }
 }
 
@@ -152,7 +123,7 @@ fn ended(pid: i32) -> bool {
 
 #[test]
 fn the_agent_serves_its_clients_refuses_a_second_one_and_leaves_nothing_behind() {
-    if !root() {
+    if skipped() {
         return;
     }
     let mut host = Host::new();
@@ -192,7 +163,7 @@ fn the_agent_serves_its_clients_refuses_a_second_one_and_leaves_nothing_behind()
 
 #[test]
 fn cleanup_removes_what_a_killed_agent_left_and_touches_nothing_while_one_runs() {
-    if !root() {
+    if skipped() {
         return;
     }
     let mut host = Host::with_extras();
@@ -224,7 +195,7 @@ fn cleanup_removes_what_a_killed_agent_left_and_touches_nothing_while_one_runs()
 
 #[test]
 fn the_keeper_takes_away_all_that_a_hung_worker_had_and_at_its_end_what_a_dead_one_left() {
-    if !root() {
+    if skipped() {
         return;
     }
     let mut host = Host::with_extras();
