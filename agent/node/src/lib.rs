@@ -40,6 +40,7 @@ mod schedule;
 mod segment;
 mod sending;
 pub mod status;
+mod telling;
 mod turn;
 mod vip;
 pub mod world;

@@ -4,12 +4,12 @@
 //! "take it now" first, then the ledger and the removal (or, with linger, the removal when the successor is seen).
 
 use crate::announce::Announcer;
-use crate::bgp::{self, Unfinished};
-use crate::config::{HookEvent, Member, Tracked, VipId};
+use crate::bgp::Unfinished;
+use crate::config::{HookEvent, Tracked, VipId};
 use crate::decide::{Leave, LegPath, Participation, VipPlan, decide_one, socket_of, stands_until};
 use crate::diff::{BATCH, BATCH_PAUSE, EARLY, Key, Want, Wanted, diff};
 use crate::extras::Extras;
-use crate::io::{Link, Output, SocketKey, Step, UnitState};
+use crate::io::{Link, Output, SocketKey, Step};
 use crate::journal::Kind;
 use crate::kernel::Vmac;
 use crate::legs::LegIndex;
@@ -17,7 +17,7 @@ use crate::node::Node;
 use crate::status::fitness_word;
 use crate::vip::VipRun;
 use crate::world::{Fault, FaultKind, Leaving, VipView, Withheld};
-use holdfast_statesync::message::{BalancerReport, Fitness, Message, Role, VipReport};
+use holdfast_statesync::message::{Fitness, Message};
 use holdfast_vrrp::{Input, LegId, Priority, State};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -25,12 +25,6 @@ use std::time::{Duration, Instant};
 
 /// How long a resumed VIP counts as fit while nothing is known.
 pub(crate) const ASSUMED_FIT: Duration = Duration::from_secs(1);
-/// Between reports when nothing changes, at most.
-const REPORT: Duration = Duration::from_millis(100);
-/// A report that would need a wake-up of its own goes out so much earlier, in the last turn before it; with an advert,
-/// which wakes the peers anyway, still earlier.
-const REPORT_EARLY: Duration = Duration::from_millis(40);
-const REPORT_WITH_ADVERT: Duration = Duration::from_millis(60);
 /// All is decided anew this often, whatever changed: what should have been noticed and wasn't doesn't stay wrong.
 const REDECIDE: Duration = Duration::from_secs(1);
 /// Units whose time has come in one turn, those that wait longest first; the others follow in the next one, after what
@@ -563,117 +557,8 @@ impl Node {
         self.announce_at = (batch > 0).then(|| now + BATCH_PAUSE);
     }
 
-    /// Tells all peers what we are and can. After everything else of a turn, the units' next deadlines included.
-    pub(crate) fn report(&mut self, now: Instant) {
-        let Some(channel) = &mut self.channel else { return };
-        let early = if self.out.adverts.is_empty() { REPORT_EARLY } else { REPORT_WITH_ADVERT };
-        let last = self.timers.first().is_none_or(|next| next > self.report_at);
-        let due = if last { self.report_at <= now + early } else { self.report_at <= now };
-        let news = self.report_of.take();
-        let all = std::mem::take(&mut self.report_due) || due || news.len() == self.vips.len();
-        if !all && news.is_empty() {
-            return;
-        }
-        if all {
-            self.report_at = now + REPORT;
-        }
-        self.report_sequence = self.report_sequence.saturating_add(1);
-        let units = (0..).map(VipId).zip(self.config.vips.iter().zip(&self.world.vips).zip(&self.vips));
-        // Each entry stands for itself: between two reports of all, what changed is enough. During an election of a
-        // thousand virtual routers a report of all at each change would keep both nodes from everything else.
-        let units = units.filter(|(id, _)| all || news.binary_search(id).is_ok());
-        let vips = units.map(|(_, ((vip, view), run))| VipReport {
-            vip: vip.name.as_str().to_owned(),
-            fitness: run.fitness,
-            role: role(vip, view, &self.world),
-            role_epoch: view.role_epoch,
-            priority: run.priority,
-            role_age_ms: u32::try_from(crate::io::age_ms(now, view.since)).unwrap_or(u32::MAX),
-            standing: Some(run.standing),
-        });
-        let balancers = self.config.balancers.iter().zip(&self.world.balancers).map(|(balancer, view)| {
-            let fitness = match view.state {
-                crate::io::BalancerState::Unknown { .. } => Fitness::Unknown,
-                crate::io::BalancerState::Alive { .. } => Fitness::Fit,
-                crate::io::BalancerState::Gone { .. } => Fitness::Unfit,
-            };
-            BalancerReport { balancer: balancer.name.as_str().to_owned(), fitness, verdict: Some(view.judged.verdict) }
-        });
-        let message =
-            Message::Report { sequence: self.report_sequence, vips: vips.collect(), balancers: balancers.collect() };
-        channel.handle(now, holdfast_statesync::channel::Input::Broadcast { message: &message });
-        self.tell_fingerprint(now);
-        self.drain_channel(now);
-    }
-
-    /// What each unit is, in the words of those who know keepalived's, when that changed.
-    fn tell_states(&mut self) {
-        if !self.synced {
-            return;
-        }
-        for id in self.touched.sorted() {
-            let run = self.run(id);
-            let plan = self.plan.vips.get(usize::from(id.0));
-            let can = |plan: &VipPlan| plan.participation != Participation::Off && plan.fitness != Fitness::Unfit;
-            let state = match run.router.state() {
-                State::Active => UnitState::Active,
-                _ if self.vip_config(id).anycast() && self.view(id).bgp.offered.is_some() => UnitState::Active,
-                _ if self.stop.is_some() => UnitState::Stopped,
-                _ if plan.is_some_and(can) => UnitState::Backup,
-                _ => UnitState::Fault,
-            };
-            // A start is no fault just because the sockets are still being opened.
-            let starts = run.told.is_none() && state == UnitState::Fault && !self.world.opening.is_empty();
-            if run.told != Some(state) && !starts {
-                let priority = run.priority;
-                self.run_mut(id).told = Some(state);
-                self.out.rest.push(Output::State { vip: id, state, priority });
-            }
-        }
-    }
-
-    /// Hooks for this, one run for each VIP of the unit, with the reason in words.
-    pub(crate) fn hooks(&mut self, id: VipId, on: HookEvent, reason: &str) {
-        let word = match on {
-            HookEvent::Active => "active",
-            HookEvent::Backup => "backup",
-            HookEvent::Fault => "fault",
-        };
-        let unit = self.vip_config(id);
-        let group = unit.group.then(|| ("HOLDFAST_GROUP".to_owned(), unit.name.as_str().to_owned()));
-        let environment = |member: &Member| {
-            let told = [
-                ("HOLDFAST_VIP".to_owned(), member.name.as_str().to_owned()),
-                ("HOLDFAST_EVENT".to_owned(), word.to_owned()),
-                ("HOLDFAST_REASON".to_owned(), reason.to_owned()),
-            ];
-            told.into_iter().chain(group.clone()).collect::<Vec<_>>()
-        };
-        if !self.config.hooks.iter().any(|configured| configured.on.contains(&on)) {
-            return;
-        }
-        let environments: Vec<_> = unit.members.iter().map(environment).collect();
-        for (hook, configured) in (0..).zip(&self.config.hooks) {
-            if configured.on.contains(&on) {
-                let runs = environments.iter().cloned().map(|environment| Output::RunHook { hook, environment });
-                self.out.rest.extend(runs);
-            }
-        }
-    }
-
     pub(crate) fn announcer(&mut self, id: VipId) -> &mut Announcer {
         &mut self.run_mut(id).announcer
-    }
-}
-
-/// What the peers are told that we are.
-fn role(vip: &crate::config::Vip, view: &VipView, world: &crate::world::World) -> Role {
-    match view.state {
-        State::Active => Role::Active,
-        State::Backup => Role::Backup,
-        State::Initialize if !vip.anycast() || !view.bgp.held => Role::Out,
-        State::Initialize if bgp::announced(vip, view, world) => Role::Active,
-        State::Initialize => Role::Backup,
     }
 }
 
