@@ -1,7 +1,7 @@
 //! Looks at balancers, results of checks and the connection table become observations, and these verdicts.
 
 use super::{Evidence, PlaneView, Verdict, judge};
-use crate::config::{BalancerId, CheckId, VipId};
+use crate::config::{BalancerId, BalancerKind, CheckId, VipId};
 use crate::io::{BalancerState, Failure, OLD_WORKERS_MAX, Output, PlaneReport, age_ms};
 use crate::journal::Kind;
 use crate::node::Node;
@@ -11,8 +11,10 @@ use std::time::Instant;
 impl Node {
     /// A look at a balancer.
     pub(crate) fn on_plane(&mut self, now: Instant, id: BalancerId, mut report: PlaneReport) {
-        let poll = self.config.balancers.get(usize::from(id.0)).map(|balancer| balancer.poll);
-        let (Some(view), Some(poll)) = (self.world.balancers.get_mut(usize::from(id.0)), poll) else { return };
+        let Some(balancer) = self.config.balancers.get(usize::from(id.0)) else { return };
+        // Nobody looks at our own table: what was last told of it stands until something else is.
+        let poll = (balancer.kind != BalancerKind::Nft).then_some(balancer.poll);
+        let Some(view) = self.world.balancers.get_mut(usize::from(id.0)) else { return };
         // A look that was under way when it died says nothing of the next one.
         if !matches!(view.state, BalancerState::Alive { .. }) {
             self.count("looks_late");

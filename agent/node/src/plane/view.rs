@@ -19,8 +19,8 @@ pub struct PlaneView {
     pub report: PlaneReport,
     /// When it came.
     pub at: Instant,
-    /// How often it is looked at.
-    poll: Duration,
+    /// How often it is looked at; `None`: when something changes.
+    poll: Option<Duration>,
     /// So many looks in a row had this processor time.
     still: u32,
     /// So many looks in a row found the admin side silent.
@@ -32,8 +32,8 @@ pub struct PlaneView {
 }
 
 impl PlaneView {
-    /// The first look. `poll`: how often others will follow.
-    pub(crate) fn new(now: Instant, report: PlaneReport, poll: Duration) -> Self {
+    /// The first look. `poll`: how often others will follow; `None`: when there is something new to be told.
+    pub(crate) fn new(now: Instant, report: PlaneReport, poll: Option<Duration>) -> Self {
         let mut view =
             Self { report: PlaneReport::default(), at: now, poll, still: 0, silent: 0, stopped: 0, full: [false; 3] };
         view.take(now, report);
@@ -59,7 +59,7 @@ impl PlaneView {
 
     /// Whether the last look still says something.
     pub(crate) fn fresh(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.at) <= self.poll * LOOKS + LOOK
+        self.poll.is_none_or(|poll| now.saturating_duration_since(self.at) <= poll * LOOKS + LOOK)
     }
 
     /// What is at its limit.
@@ -125,7 +125,7 @@ mod tests {
     fn what_is_at_its_limit_stays_full_until_it_is_well_below() {
         let now = origin();
         let report = |now, limit| PlaneReport { connections: Some(Level { now, limit }), ..PlaneReport::default() };
-        let mut view = PlaneView::new(now, report(999, 1000), Duration::from_millis(500));
+        let mut view = PlaneView::new(now, report(999, 1000), Some(Duration::from_millis(500)));
         assert_eq!(full(&view), 0);
         let course = [(1000, 1), (999, 1), (800, 1), (799, 0), (999, 0), (1001, 1)];
         for (connections, expected) in course {
@@ -141,7 +141,7 @@ mod tests {
         let now = origin();
         let (queue, files) = (Some(Level { now: 90, limit: 100 }), Some(Level { now: 95, limit: 100 }));
         let report = PlaneReport { queue, files, ..PlaneReport::default() };
-        let view = PlaneView::new(now, report, Duration::from_millis(500));
+        let view = PlaneView::new(now, report, Some(Duration::from_millis(500)));
         let signs: Vec<Sign> = view.full().collect();
         assert!(matches!(&signs[..], [Sign::Queue(_), Sign::Files(_)]), "{signs:?}");
     }
@@ -150,7 +150,7 @@ mod tests {
     fn progress_needs_two_looks_to_be_missed() {
         let now = origin();
         let report = |ticks| PlaneReport { cpu_ticks: ticks, ..PlaneReport::default() };
-        let mut view = PlaneView::new(now, report(Some(7)), Duration::from_millis(500));
+        let mut view = PlaneView::new(now, report(Some(7)), Some(Duration::from_millis(500)));
         assert_eq!(view.no_progress(), None, "the first look says nothing of it");
         view.take(now, report(Some(7)));
         assert_eq!(view.no_progress(), Some(Sign::NoProgress));
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn a_look_says_nothing_any_more_once_several_were_missed() {
         let now = origin();
-        let view = PlaneView::new(now, PlaneReport::default(), Duration::from_millis(500));
+        let view = PlaneView::new(now, PlaneReport::default(), Some(Duration::from_millis(500)));
         assert!(view.fresh(now + Duration::from_millis(3_000)));
         assert!(!view.fresh(now + Duration::from_millis(3_001)));
     }

@@ -94,9 +94,9 @@ impl Node {
     /// What the balancer's verdict is made of.
     fn tell_pool(&mut self, now: Instant) {
         let (Some(pools), Some(id)) = (&self.pools, self.nft_balancer()) else { return };
-        // The service that is worst off speaks for all.
-        let worst =
-            pools.sets.iter().map(super::set::SetRun::healthy).min_by_key(|(up, all)| up * 1_000 / (*all).max(1));
+        // The service that is worst off speaks for all; one that has been drained of everything says nothing.
+        let sets = pools.sets.iter().map(super::set::SetRun::healthy).filter(|(_, all)| *all > 0);
+        let worst = sets.min_by_key(|(up, all)| up * 1_000 / all);
         let (up, total) = worst.unwrap_or_default();
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let backends = Some(Pool { up: count(up), total: count(total) });

@@ -125,6 +125,18 @@ fn with_all_backends_down_all_are_used_and_the_pool_says_so() {
 }
 
 #[test]
+fn a_service_without_backends_goes_to_a_node_that_reaches_some_though_nothing_new_is_seen_meanwhile() {
+    let mut lab = lab();
+    lab.run(ms(1_000));
+    lab.hosts[0].dead_backends.extend([2, 3]);
+    lab.run(ms(2_500));
+    assert_eq!(lab.owners(), [0], "the peer may find out later");
+    lab.run(ms(5_000));
+    assert_eq!(lab.node(0).world().balancers[0].judged.verdict, crate::plane::Verdict::PoolEmpty);
+    assert_eq!(lab.owners(), [1], "{}", lab.story());
+}
+
+#[test]
 fn a_table_that_somebody_flushed_is_put_back_and_not_more_often_than_is_sane() {
     let mut lab = lab();
     lab.run(ms(1_000));
