@@ -298,7 +298,9 @@ pub enum Failure {
     Silent,
     /// It answered, and not with what is expected: a status outside the set, a body that doesn't match.
     Answered,
-    /// Anything else: refused, reset, not an answer at all, the check itself couldn't run.
+    /// Nobody listens there. However full the one who should is, his listener would be there.
+    Refused,
+    /// Anything else: reset, not an answer at all, the check itself couldn't run.
     Other,
 }
 

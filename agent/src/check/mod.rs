@@ -184,6 +184,19 @@ fn answered(what: String) -> CheckError {
     CheckError { what, how: Failure::Answered }
 }
 
+/// Nobody listens there.
+fn refused(what: &str) -> CheckError {
+    CheckError { what: what.to_owned(), how: Failure::Refused }
+}
+
+/// A connection, or a question in one datagram, that went wrong.
+fn failed(e: &io::Error) -> CheckError {
+    match e.kind() {
+        io::ErrorKind::ConnectionRefused => refused(&describe(e)),
+        _ => describe(e).into(),
+    }
+}
+
 /// A socket error in the words of the status table.
 fn describe(e: &io::Error) -> String {
     match e.kind() {

@@ -1,6 +1,6 @@
 //! A question in one datagram, and the answer to it.
 
-use super::{answered, describe, dialogue};
+use super::{answered, describe, dialogue, refused};
 use holdfast_node::config::Datagram;
 use holdfast_node::io::CheckError;
 use std::io;
@@ -24,9 +24,9 @@ pub(super) async fn ask(datagram: &Datagram, timeout: Duration) -> Result<(), Ch
     socket.connect(datagram.address).await.map_err(|e| describe(&e))?;
     let mut buffer = vec![0; LONGEST];
     for _ in 0..TRIES {
-        socket.send(datagram.send.bytes()).await.map_err(refused)?;
+        socket.send(datagram.send.bytes()).await.map_err(unheard)?;
         let Ok(read) = tokio::time::timeout(timeout / TRIES, socket.recv(&mut buffer)).await else { continue };
-        return heard(datagram, buffer.get(..read.map_err(refused)?).unwrap_or_default());
+        return heard(datagram, buffer.get(..read.map_err(unheard)?).unwrap_or_default());
     }
     std::future::pending().await
 }
@@ -39,9 +39,9 @@ fn heard(datagram: &Datagram, answer: &[u8]) -> Result<(), CheckError> {
 }
 
 /// ICMP's port unreachable comes as a refusal.
-fn refused(e: io::Error) -> String {
+fn unheard(e: io::Error) -> CheckError {
     match e.kind() {
-        io::ErrorKind::ConnectionRefused => "port unreachable".to_owned(),
-        _ => describe(&e),
+        io::ErrorKind::ConnectionRefused => refused("port unreachable"),
+        _ => describe(&e).into(),
     }
 }

@@ -1,7 +1,8 @@
 //! Connections: to an address or a socket of this host, with a PROXY header first and TLS around the rest.
 
-use super::{describe, proxy, tls};
+use super::{describe, failed, proxy, refused, tls};
 use holdfast_node::config::{Endpoint, ProxyVersion, Tls};
+use holdfast_node::io::CheckError;
 use std::io;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
@@ -22,28 +23,28 @@ pub(super) async fn open(
     endpoint: &Endpoint,
     proxy: Option<ProxyVersion>,
     tls: Option<(&Tls, &tls::Client)>,
-) -> Result<Wire, String> {
+) -> Result<Wire, CheckError> {
     match endpoint {
         Endpoint::Ip(address) => {
-            let stream = TcpStream::connect(address).await.map_err(|e| describe(&e))?;
+            let stream = TcpStream::connect(address).await.map_err(|e| failed(&e))?;
             let ends = stream.local_addr().ok().zip(stream.peer_addr().ok());
             // A target port in the ephemeral range on a local address can be met by our own SYN (simultaneous open with
             // ourselves): the connection "works" though nobody listens.
             if ends.is_some_and(|(local, peer)| local == peer) {
-                return Err("connection refused (met itself: nobody listens)".to_owned());
+                return Err(refused("connection refused (met itself: nobody listens)"));
             }
             // Small writes follow; Nagle has nothing to gather. A refusal changes nothing that matters.
             let _ = stream.set_nodelay(true);
-            dress(stream, proxy.map(|version| proxy::header(version, ends)), tls).await
+            Ok(dress(stream, proxy.map(|version| proxy::header(version, ends)), tls).await?)
         }
         Endpoint::Unix(path) => {
             let stream = UnixStream::connect(path).await.map_err(|e| match e.kind() {
-                io::ErrorKind::NotFound => "there is no such socket".to_owned(),
+                io::ErrorKind::NotFound => refused("there is no such socket"),
                 // unix(7): a full backlog doesn't wait where the socket doesn't.
-                io::ErrorKind::WouldBlock => "the accept queue is full".to_owned(),
-                _ => describe(&e),
+                io::ErrorKind::WouldBlock => "the accept queue is full".to_owned().into(),
+                _ => failed(&e),
             })?;
-            dress(stream, proxy.map(|version| proxy::header(version, None)), tls).await
+            Ok(dress(stream, proxy.map(|version| proxy::header(version, None)), tls).await?)
         }
     }
 }

@@ -54,7 +54,7 @@ pub(crate) fn judge(
                 signs.push(Sign::CheckSilent(name));
             }
             // It has begun to pass again, and hasn't passed often enough: what it failed by before.
-            (CheckState::Failed, Some(Failure::Other) | None) => {
+            (CheckState::Failed, Some(Failure::Refused | Failure::Other) | None) => {
                 mute = true;
                 signs.push(Sign::CheckFails(name));
             }

@@ -260,7 +260,8 @@ impl Judge<'_> {
         let how = self.world.failing.get(usize::from(id.0))?.as_ref()?.how;
         let verdicts = self.vip.balancers.iter().filter_map(|id| self.world.balancers.get(usize::from(id.0)));
         let explain = |verdict: Verdict| match (verdict, how) {
-            // A full one is asked in vain and serves all the same. One that holds nothing has no such excuse.
+            // A full one is asked in vain and serves all the same. One that holds nothing has no such excuse,
+            // and nobody has it who doesn't listen any more.
             (Verdict::Saturated, Failure::Silent | Failure::Other) => holder && !mutants::off("saturated-stays"),
             (Verdict::Sick | Verdict::PoolEmpty, Failure::Answered) => !mutants::off("sick-compares"),
             _ => false,

@@ -217,6 +217,15 @@ fn a_hung_balancer_is_left_as_soon_as_its_check_says_so() {
 }
 
 #[test]
+fn a_full_owner_that_does_not_listen_any_more_leaves() {
+    let mut lab = looked_at(&[254, 253]);
+    lab.hosts[0].plane = Some(full());
+    lab.hosts[0].probes = Probes::Bad;
+    lab.looking(ms(1_000));
+    assert_eq!((verdict(&lab, 0), lab.owners()), (Verdict::Saturated, vec![1]), "{}", lab.story());
+}
+
+#[test]
 fn a_full_owner_tells_its_peers_and_raises_an_alarm() {
     let mut lab = looked_at(&[254, 253]);
     lab.hosts[0].plane = Some(full());

@@ -53,7 +53,7 @@ fn wild() -> impl Strategy<Value = Wild> {
         1 => any::<bool>().prop_map(Wild::Resync),
         2 => (0..4u32, 0..5u8, any::<bool>()).prop_map(|(i, k, ok)| Wild::Done(i, k, ok)),
         2 => (0..3u16, 0..3u8).prop_map(|(b, s)| Wild::Balancer(b, s)),
-        2 => (0..3u16, 0..20u64, 0..4u8).prop_map(|(c, s, how)| Wild::Check(c, s, how)),
+        2 => (0..3u16, 0..20u64, 0..5u8).prop_map(|(c, s, how)| Wild::Check(c, s, how)),
         2 => (0..3u16, any::<[u64; 4]>(), any::<[bool; 3]>()).prop_map(|(b, n, f)| Wild::Plane(b, n, f)),
         1 => (any::<u64>(), 0..3u64).prop_map(|(n, limit)| Wild::Table(n, limit)),
         1 => any::<bool>().prop_map(Wild::Drain),
@@ -156,8 +156,9 @@ fn feed(lab: &mut Lab, wild: Wild) {
             lab.feed(0, Input::Conntrack { sample });
         }
         Wild::Check(id, sequence, how) => {
-            let failures = [None, Some(Failure::Silent), Some(Failure::Answered), Some(Failure::Other)];
-            let how = failures[usize::from(how % 4)];
+            let failures =
+                [None, Some(Failure::Silent), Some(Failure::Answered), Some(Failure::Refused), Some(Failure::Other)];
+            let how = failures[usize::from(how) % failures.len()];
             let result = how.map_or(Ok(()), |how| Err(CheckError { what: "x".to_owned(), how }));
             lab.feed(0, Input::CheckDone { check: CheckId(id), sequence, result, note: None });
         }

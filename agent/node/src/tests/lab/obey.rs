@@ -48,7 +48,7 @@ impl Lab {
             }
             Output::StartCheck { check, sequence, .. } => match self.hosts[i].probes {
                 Probes::Good => self.push(ms(1), i, Ev::Check(check, sequence, None)),
-                Probes::Bad => self.push(ms(1), i, Ev::Check(check, sequence, Some(Failure::Other))),
+                Probes::Bad => self.push(ms(1), i, Ev::Check(check, sequence, Some(Failure::Refused))),
                 Probes::Status => self.push(ms(1), i, Ev::Check(check, sequence, Some(Failure::Answered))),
                 Probes::StatusOf(bad) => {
                     self.push(ms(1), i, Ev::Check(check, sequence, (bad == check).then_some(Failure::Answered)));
