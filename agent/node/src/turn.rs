@@ -404,7 +404,9 @@ impl Node {
         if let Some(stop) = &self.stop {
             until = Some(until.map_or(stop.linger_until, |until| until.min(stop.linger_until)));
         }
-        if !leave.planned && self.world.withheld.is_none() && plan.fitness == Fitness::Unfit {
+        // Who was unfit when it fell to it has nothing to lose.
+        let was_fit = self.run(id).fitness_since > self.view(id).since;
+        if !leave.planned && self.world.withheld.is_none() && plan.fitness == Fitness::Unfit && was_fit {
             self.lost(now, id, event);
         }
         self.run_mut(id).cause = event;

@@ -226,6 +226,23 @@ fn a_full_owner_that_does_not_listen_any_more_leaves() {
 }
 
 #[test]
+fn what_falls_to_an_unfit_node_is_no_loss_when_it_goes_on() {
+    let mut lab = looked_at(&[254, 253]);
+    lab.kill_balancer(1);
+    for _ in 0..3 {
+        lab.crash(0);
+        // Until the kernel has dropped what was left there.
+        lab.looking(ms(3_000));
+        assert_eq!(lab.owners(), [1], "as last resort\n{}", lab.story());
+        lab.start(0);
+        lab.looking(ms(3_000));
+        assert_eq!(lab.owners(), [0], "{}", lab.story());
+    }
+    assert!(resigned(&lab, 1) >= 3, "{}", lab.story());
+    assert_eq!(lab.node(1).status(lab.now).vips[0].hold_down, None);
+}
+
+#[test]
 fn a_full_owner_tells_its_peers_and_raises_an_alarm() {
     let mut lab = looked_at(&[254, 253]);
     lab.hosts[0].plane = Some(full());
