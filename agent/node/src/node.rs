@@ -52,6 +52,8 @@ pub struct Node {
     pub(crate) conntrack: Watch,
     /// By [`crate::config::BalancerId`]: the checks that ask it.
     pub(crate) asking: Vec<Vec<CheckId>>,
+    /// A check that asks a balancer ended otherwise than before.
+    pub(crate) judge_due: bool,
     /// How long this node last stood still, and until when.
     pub(crate) stalled: Option<(Duration, Instant)>,
     pub(crate) channel: Option<Channel>,
@@ -203,6 +205,7 @@ impl Node {
             pools: config.nft.as_ref().map(|nft| Pools::new(nft, &boot.intents.backends, boot.seed, now)),
             conntrack: Watch::new(config.conntrack),
             asking: asking(&config),
+            judge_due: false,
             stalled: None,
             channel,
             speakers,

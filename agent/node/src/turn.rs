@@ -117,7 +117,7 @@ impl Node {
         self.dirty.all |= self.decided_at.is_none_or(|at| now.saturating_duration_since(at) >= REDECIDE)
             || self.drain.as_ref().is_some_and(|drain| drain.deadline <= now)
             || self.stop.as_ref().is_some_and(|stop| !stop.releasing && stop.deadline <= now);
-        if self.dirty.all {
+        if std::mem::take(&mut self.judge_due) || self.dirty.all {
             // Looks grow old, too.
             self.judge_balancers(now);
         }

@@ -28,6 +28,8 @@ pub enum Sign {
     CheckFails(String),
     /// A check that asks it has no verdict yet.
     CheckUnknown(String),
+    /// So many more checks don't pass.
+    MoreChecks(usize),
     /// Its admin side refuses or says nothing; why.
     AdminSilent(String),
     /// Its admin side answers, in this time.
@@ -59,13 +61,17 @@ pub enum Sign {
 impl Sign {
     /// The same thing is seen, whatever the figures are now.
     pub(crate) fn same_kind(&self, other: &Self) -> bool {
-        let named = |sign: &Self| match sign {
+        std::mem::discriminant(self) == std::mem::discriminant(other) && self.check() == other.check()
+    }
+
+    /// The check that it is of.
+    fn check(&self) -> Option<&str> {
+        match self {
             Self::CheckSilent(name) | Self::CheckAnswered(name) | Self::CheckFails(name) | Self::CheckUnknown(name) => {
-                Some(name.clone())
+                Some(name)
             }
             _ => None,
-        };
-        std::mem::discriminant(self) == std::mem::discriminant(other) && named(self) == named(other)
+        }
     }
 }
 
@@ -82,6 +88,7 @@ impl fmt::Display for Sign {
             Self::CheckAnswered(name) => write!(f, "check {name} gets another answer than it wants"),
             Self::CheckFails(name) => write!(f, "check {name} fails"),
             Self::CheckUnknown(name) => write!(f, "check {name} has no verdict yet"),
+            Self::MoreChecks(more) => write!(f, "{more} more checks don't pass"),
             Self::AdminSilent(why) => write!(f, "its admin side is silent: {why}"),
             Self::AdminAnswers(took) => write!(f, "its admin side answers in {} ms", took.as_millis()),
             Self::Stopped => f.write_str("a process of it is stopped"),

@@ -7,6 +7,9 @@ use crate::world::{CheckState, World};
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+/// Checks that are named among the signs; of the others only the number is told.
+const NAMED: usize = 8;
+
 /// Whether what a check finds says something of a balancer.
 pub(crate) fn asks_balancer(check: &Check) -> bool {
     let asks = match check.probe {
@@ -39,31 +42,39 @@ pub(crate) fn judge(
         BalancerState::Alive { .. } => {}
     }
     let mut signs = Vec::new();
-    let (mut mute, mut answered, mut unknown) = (false, false, false);
+    let (mut mute, mut answered, mut unknown, mut more) = (false, false, false, 0);
     for id in checks {
         let index = usize::from(id.0);
         let (Some(check), Some(seen)) = (config.checks.get(index), world.checks.get(index)) else { continue };
-        let name = check.name.as_str().to_owned();
-        match (seen.state, world.failing.get(index).and_then(|f| f.as_ref()).map(|f| f.how)) {
-            (CheckState::Failed, Some(Failure::Answered)) => {
-                answered = true;
-                signs.push(Sign::CheckAnswered(name));
-            }
-            (CheckState::Failed, Some(Failure::Silent)) => {
-                mute = true;
-                signs.push(Sign::CheckSilent(name));
-            }
-            // It has begun to pass again, and hasn't passed often enough: what it failed by before.
-            (CheckState::Failed, Some(Failure::Refused | Failure::Other) | None) => {
-                mute = true;
-                signs.push(Sign::CheckFails(name));
-            }
-            (CheckState::Unknown, _) => {
-                unknown = true;
-                signs.push(Sign::CheckUnknown(name));
-            }
-            (CheckState::Passed, _) => {}
+        let sign: fn(String) -> Sign =
+            match (seen.state, world.failing.get(index).and_then(|f| f.as_ref()).map(|f| f.how)) {
+                (CheckState::Failed, Some(Failure::Answered)) => {
+                    answered = true;
+                    Sign::CheckAnswered
+                }
+                (CheckState::Failed, Some(Failure::Silent)) => {
+                    mute = true;
+                    Sign::CheckSilent
+                }
+                // It has begun to pass again, and hasn't passed often enough: what it failed by before.
+                (CheckState::Failed, Some(Failure::Refused | Failure::Other) | None) => {
+                    mute = true;
+                    Sign::CheckFails
+                }
+                (CheckState::Unknown, _) => {
+                    unknown = true;
+                    Sign::CheckUnknown
+                }
+                (CheckState::Passed, _) => continue,
+            };
+        if signs.len() < NAMED {
+            signs.push(sign(check.name.as_str().to_owned()));
+        } else {
+            more += 1;
         }
+    }
+    if more > 0 {
+        signs.push(Sign::MoreChecks(more));
     }
     let Some(plane) = view.plane.as_ref().filter(|plane| plane.fresh(now)) else {
         let verdict = match (mute, answered, unknown) {

@@ -41,15 +41,15 @@ impl Node {
         }
         let (begins, changed) = (before.is_none() && failing.is_some(), before != *failing);
         for balancer in (0..).map(BalancerId).take(self.asking.len()) {
-            if !self.asking.get(usize::from(balancer.0)).is_some_and(|checks| checks.contains(&id)) {
+            let asks = |checks: &Vec<CheckId>| checks.binary_search(&id).is_ok();
+            if !self.asking.get(usize::from(balancer.0)).is_some_and(asks) {
                 continue;
             }
             if begins {
                 self.out.rest.push(Output::Look { balancer });
             }
-            if changed || self.dirty.all {
-                self.judge_balancer(now, balancer);
-            }
+            // Once in a turn, however many checks end in it.
+            self.judge_due |= changed;
         }
     }
 

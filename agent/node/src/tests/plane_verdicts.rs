@@ -81,6 +81,23 @@ fn nginx_that_is_too_full_to_answer_for_itself_is_full_as_long_as_it_works() {
 }
 
 #[test]
+fn of_many_checks_that_fail_together_a_few_are_named_and_all_are_counted() {
+    let mut lab = Lab::settled_with(&[254, 253], true, |config| {
+        for n in 1..100 {
+            let check = crate::config::Check { name: name(&format!("page-{n}")), ..config.checks[0].clone() };
+            config.checks.push(check);
+        }
+        config.vips[0].checks = (0..100).map(CheckId).collect();
+    });
+    lab.hosts[0].probes = Probes::Bad;
+    lab.run(ms(1_000));
+    let judged = &lab.node(0).world().balancers[0].judged;
+    assert_eq!(judged.verdict, Verdict::Failing);
+    assert_eq!(judged.evidence.len(), 9, "{judged:?}");
+    assert_eq!(judged.evidence[8].sign, Sign::MoreChecks(92));
+}
+
+#[test]
 fn a_dead_one_is_dead_whatever_was_seen_before() {
     let (mut lab, _) = after(Probes::Good, Some(answers()));
     lab.kill_balancer(0);
