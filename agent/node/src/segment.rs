@@ -354,6 +354,9 @@ impl Node {
         let late_ms = u64::try_from(late.as_millis()).unwrap_or(u64::MAX);
         self.event(now, None, Kind::Stalled { late_ms });
         self.checks.stalled(late);
+        if let Some(pools) = &mut self.pools {
+            pools.stalled(late);
+        }
         self.stalled = Some((late, now));
         for id in self.ids() {
             if self.vip_config(id).anycast() {

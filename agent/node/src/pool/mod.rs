@@ -31,7 +31,7 @@ use set::SetRun;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Everything of the embedded balancer that moves.
 #[derive(Debug)]
@@ -92,6 +92,11 @@ impl Pools {
             return (Vec::new(), Vec::new());
         }
         self.checks.timer(now, &self.probes, &mut self.views)
+    }
+
+    /// See [`Checks::stalled`].
+    pub(crate) fn stalled(&mut self, late: Duration) {
+        self.checks.stalled(late);
     }
 
     fn check_done(&mut self, now: Instant, id: CheckId, sequence: u64, failure: Option<String>) -> Vec<Verdict> {

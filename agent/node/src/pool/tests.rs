@@ -8,7 +8,6 @@ use crate::config::{
 use crate::io::{Answer, Input, Output, Request, Step};
 use crate::journal::Kind;
 use crate::tests::lab::{Lab, VIP, ms, name};
-use std::time::Duration;
 
 fn backend(n: u8) -> SocketAddr {
     SocketAddr::from(([10, 2, 0, n], 8080))
@@ -134,6 +133,30 @@ fn a_service_without_backends_goes_to_a_node_that_reaches_some_though_nothing_ne
     lab.run(ms(5_000));
     assert_eq!(lab.node(0).world().balancers[0].judged.verdict, crate::plane::Verdict::PoolEmpty);
     assert_eq!(lab.owners(), [1], "{}", lab.story());
+}
+
+#[test]
+fn answers_that_a_node_had_no_time_to_read_take_no_backend_out() {
+    let mut lab = Lab::settled_with(&[200, 100], true, |config| {
+        embedded(config);
+        config.nft.as_mut().expect("there").probes.iter_mut().for_each(|probe| probe.fall = 1);
+    });
+    lab.run(ms(1_000));
+    let first = lab.hosts[0].config.checks.len();
+    let asks = |output: &&Output| matches!(output, Output::StartCheck { check, .. } if usize::from(check.0) >= first);
+    loop {
+        let since = lab.at();
+        lab.run(Duration::from_micros(500));
+        if lab.log_since(0, since).iter().any(asks) {
+            break;
+        }
+    }
+    lab.pause(0);
+    lab.run(ms(2_000));
+    lab.resume(0);
+    lab.run(ms(500));
+    assert!(lab.has(0, |kind| matches!(kind, Kind::Stalled { .. })));
+    assert!(!lab.has(0, |kind| matches!(kind, Kind::BackendState { up: false, .. })), "{}", lab.story());
 }
 
 #[test]
