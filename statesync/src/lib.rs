@@ -1,5 +1,5 @@
 //! What the peers say to each other, as pure code: the authenticated channel (Noise), its framing and replay window,
-//! and the control lane's messages. The flow side (ctnetlink, merge rules, flow lanes) will live beside it.
+//! and the control lane's messages. Of the flow side: the kernel's connection table, encoded and decoded ([`ct`]).
 //!
 //! Nothing here touches a socket, a clock or the operating system's randomness.
 //!
@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod channel;
+pub mod ct;
 pub mod key;
 pub mod message;
 pub mod mutants;
