@@ -56,6 +56,37 @@ impl Pidfd {
     }
 }
 
+/// Sees when a process ends, from a thread of its own that nothing keeps waiting: what of a reaction's time was the
+/// kernel's, which tells of an end only when all that the process had is given back.
+#[derive(Debug)]
+pub struct Witness {
+    thread: std::thread::JoinHandle<Option<Ns>>,
+}
+
+impl Witness {
+    /// Watches `process` for as long as `limit` at `priority`.
+    ///
+    /// # Errors
+    /// The thread can't be started or not have that priority.
+    pub fn watch(process: Pidfd, priority: u8, limit: Duration) -> Result<Self> {
+        let (tell, told) = std::sync::mpsc::channel();
+        let watch = move || {
+            // Nobody waits for it when the call below failed.
+            let _unheard = tell.send(thread_id());
+            process.wait_ended(limit).then(now)
+        };
+        let thread = std::thread::Builder::new().name("witness".into()).spawn(watch).context("witness thread")?;
+        make_realtime(told.recv().context("witness thread")?, priority)?;
+        Ok(Self { thread })
+    }
+
+    /// When it ended; `None`: not within the limit.
+    #[must_use]
+    pub fn ended(self) -> Option<Ns> {
+        self.thread.join().ok().flatten()
+    }
+}
+
 /// A program the lab started; it is ended when this is dropped.
 #[derive(Debug)]
 pub struct Proc {

@@ -507,6 +507,8 @@ const TABLE: &[&str] = &[
     "late_adverts",
     "advert_late_p99_ms",
     "withdraw_ms",
+    "exit_ms",
+    "withdraw_after_exit_ms",
     "fib_ms",
     "fib_events",
     "fib_changes",

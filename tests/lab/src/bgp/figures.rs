@@ -19,6 +19,8 @@ pub struct Measured {
     pub steady: Ns,
     /// When the fault was injected.
     pub fault: Ns,
+    /// When the process that was killed was gone, for whoever watches it.
+    pub ended: Option<Ns>,
     /// When its repair began.
     pub repair: Ns,
     /// The end.
@@ -104,6 +106,8 @@ pub fn figures(m: &Measured) -> Run {
     let withdraws = |s: &&Seen| s.by_node && withdraws(&s.said, vip);
     let withdrawn = said().find(withdraws).map(|s| s.at);
     set("withdraw_ms", withdrawn.map(since));
+    set("exit_ms", m.ended.map(since));
+    set("withdraw_after_exit_ms", m.ended.zip(withdrawn).map(|(ended, said)| ms_between(ended, said)));
     let first = said().find(|s| s.by_node && withdraws(s) || ends(&s.said)).map(|s| s.at);
     set("detect_ms", first.map(since));
     set("sessions_ended", Some(said().filter(|s| ends(&s.said) && !bfd(&s.said)).count() as f64));
@@ -253,6 +257,7 @@ mod tests {
             interval: 5 * MS,
             steady: 0,
             fault: 1000 * MS,
+            ended: Some(1003 * MS),
             repair: 2000 * MS,
             end: 4000 * MS,
             victim: Some(Node(0)),
@@ -278,6 +283,7 @@ mod tests {
         let r = run(vec![says(1004, gone())], fib, Vec::new());
         let n = |k: &str| r.numbers[k];
         assert_eq!((n("withdraw_ms"), n("fib_ms"), n("back_ms")), (Some(4.0), Some(10.0), Some(300.0)));
+        assert_eq!((n("exit_ms"), n("withdraw_after_exit_ms")), (Some(3.0), Some(1.0)));
         assert_eq!((n("sessions_ended"), n("fib_events"), n("noise_fib_events")), (Some(0.0), Some(1.0), Some(1.0)));
     }
 

@@ -12,7 +12,7 @@ use crate::clock::{MS, Ns, now, sleep_until};
 use crate::env;
 use crate::fabric::wait_for;
 use crate::load::{fresh::Fresh, long::Long};
-use crate::process::{Pidfd, make_realtime};
+use crate::process::{Pidfd, Witness, make_realtime};
 use crate::repeat::{LONG_INTERVAL, NOISE, PRIORITY, Repeat, Stage, Unsettled, last_lines, phase};
 use crate::report::{Report, Run, unrest};
 use crate::responder::Responder;
@@ -28,6 +28,8 @@ use std::time::Duration;
 const SETTLE: Duration = Duration::from_secs(45);
 /// After the repair and the return, for what comes late.
 const AFTERMATH: Ns = 500 * MS;
+/// How long a killed process may take to be gone.
+const WITNESS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Next hops in the router's kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, serde::Deserialize)]
@@ -203,12 +205,27 @@ pub fn drill_more(report: &mut Report, d: &Drill, o: &Options, wanted: usize) ->
     Ok(())
 }
 
-/// Does it to the first node, or to the router; returns when, and whom it stopped.
-fn inject(fault: Fault, s: &mut Session) -> Result<(Ns, Vec<Pidfd>)> {
+/// A fault, done.
+struct Injected {
+    at: Ns,
+    /// Whom it stopped.
+    stopped: Vec<Pidfd>,
+    /// Sees the end of whom it killed.
+    witness: Option<Witness>,
+}
+
+/// Does it to the first node, or to the router.
+fn inject(fault: Fault, s: &mut Session) -> Result<Injected> {
     let n = Node(0);
     let nobody = Vec::new();
-    Ok(match fault {
-        Fault::BalancerKilled => (Pidfd::open(s.speaker.balancer(&s.place, n)?)?.signal(Signal::KILL)?, nobody),
+    let mut witness = None;
+    let (at, stopped) = match fault {
+        Fault::BalancerKilled => {
+            let pid = s.speaker.balancer(&s.place, n)?;
+            // Without real-time priority it would be seen late: then not at all.
+            witness = Witness::watch(Pidfd::open(pid)?, PRIORITY, WITNESS_LIMIT).ok();
+            (Pidfd::open(pid)?.signal(Signal::KILL)?, nobody)
+        }
         Fault::BalancerHung => {
             let p = Pidfd::open(s.speaker.balancer(&s.place, n)?)?;
             (p.signal(Signal::STOP)?, vec![p])
@@ -229,7 +246,8 @@ fn inject(fault: Fault, s: &mut Session) -> Result<(Ns, Vec<Pidfd>)> {
             s.router.kill();
             (t, nobody)
         }
-    })
+    };
+    Ok(Injected { at, stopped, witness })
 }
 
 fn repair(fault: Fault, s: &mut Session, stopped: &[Pidfd]) -> Result<Ns> {
@@ -278,7 +296,9 @@ fn one_run(d: &Drill, o: &Options, s: &mut Session, nth: usize) -> Result<Run> {
     let complaints = s.place.net.complaints();
     let steady = now();
     sleep_until(steady + NOISE + phase(nth, 100 * MS));
-    let (fault, stopped) = if o.twin { (now(), Vec::new()) } else { inject(d.fault, s).context("the fault")? };
+    let nothing = || Injected { at: now(), stopped: Vec::new(), witness: None };
+    let Injected { at: fault, stopped, witness } =
+        if o.twin { nothing() } else { inject(d.fault, s).context("the fault")? };
     // A drain returns when it is done; everything else is held from the moment it was done.
     let from = if d.fault == Fault::Drain { now() } else { fault };
     sleep_until(from + d.hold);
@@ -298,6 +318,7 @@ fn one_run(d: &Drill, o: &Options, s: &mut Session, nth: usize) -> Result<Run> {
         interval: o.interval,
         steady,
         fault,
+        ended: witness.and_then(Witness::ended),
         repair: repaired,
         end,
         victim: (d.fault != Fault::RouterRestarted).then_some(Node(0)),
