@@ -202,7 +202,8 @@ pub struct Entry {
     pub zone: Zone,
     /// Status bits. DESTROY events have them, too.
     pub status: Option<Status>,
-    /// Seconds until it expires. DESTROY events and offloaded flows have none.
+    /// Seconds until it expires. Offloaded flows have none, and DESTROY events only where time was left: where it was
+    /// removed, and didn't run out.
     pub timeout_s: Option<u32>,
     /// The mark; `None` is also said of 0 by events of a flow whose mark never changed.
     pub mark: Option<u32>,

@@ -204,6 +204,15 @@ impl Tuple {
         }
     }
 
+    /// Of the same family and protocol: they can be two directions of one flow.
+    #[must_use]
+    pub const fn is_like(&self, other: &Self) -> bool {
+        matches!(
+            (&self.addresses, &other.addresses),
+            (Addresses::V4 { .. }, Addresses::V4 { .. }) | (Addresses::V6 { .. }, Addresses::V6 { .. })
+        ) && self.layer4.protocol() == other.layer4.protocol()
+    }
+
     /// Who sends; the port is an identifier with ICMP.
     #[must_use]
     pub const fn source(&self) -> SocketAddr {
