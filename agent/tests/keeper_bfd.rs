@@ -424,7 +424,7 @@ fn a_loss_is_excused_by_a_machine_that_stood_still_just_before_it_and_by_nothing
     assert_eq!(excused(&[], &[1000]), 0);
 }
 
-/// Two wake-ups per interval, one for what comes and one for what goes, and two system calls for each.
+/// One wake-up per interval for what comes and what goes, as long as they go together, and three system calls for it.
 #[test]
 fn a_packet_costs_one_wake_up() {
     let Some(mut scene) = Scene::new("cost") else { return };
@@ -466,9 +466,9 @@ fn a_packet_costs_one_wake_up() {
         share(birds.0),
         birds.1,
     );
-    // 20 intervals a second of 75 to 100 % make 23 packets each way.
+    // 20 intervals a second of 75 to 100 % make 23 packets each way. Where the machine is late they part company.
     let seconds = span.as_secs();
-    assert!((30 * seconds..=60 * seconds).contains(&ours.1), "{} wake-ups in {span:?}", ours.1);
+    assert!((18 * seconds..=38 * seconds).contains(&ours.1), "{} wake-ups in {span:?}", ours.1);
     // Only an optimised program says what it costs, and beside other tests that says little (tests/unit.sh full).
     if busy_seconds().is_some() && !cfg!(debug_assertions) {
         assert!(ours.0 <= birds.0, "our session took {} ns of CPU in {span:?}, BIRD's {}", ours.0, birds.0);

@@ -37,6 +37,7 @@
 //! | 5880 6.8.6 | take no packet that is authenticated, and send none that is | a shared key protects little behind TTL 255 |
 //! | 5880 6.8.6 | demand the neighbour's address with the discriminator too | a discriminator alone can be guessed |
 //! | 5880 6.8.3 | no Poll Sequence when the interval grows because the session left Up | nothing needs the answer: it counts at once |
+//! | 5880 6.8.7 | while Up, send as soon as the neighbour is heard in the last quarter of our interval | one wake-up for both; each interval is shortened by 0 to 25 % as ever, by the neighbour's jitter instead of ours |
 //! | 5880 6.8.7 | AdminDown, and Down because of the data plane, go out three times at the former rate | one lost packet must not turn a notice into a detection |
 //! | 5880 6.6, 6.4 | never ask for Demand mode, never echo | the neighbour's Demand is respected |
 //!

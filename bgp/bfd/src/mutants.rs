@@ -4,7 +4,7 @@
 //! `with_off` on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of this crate's guards.
-pub const NAMES: [&str; 11] = [
+pub const NAMES: [&str; 12] = [
     "ttl-255",
     "min-ttl",
     "source-match",
@@ -16,6 +16,7 @@ pub const NAMES: [&str; 11] = [
     "hold-down",
     "speed-up-at-once",
     "repeats",
+    "company",
 ];
 
 /// Whether the guard of this name is switched off.

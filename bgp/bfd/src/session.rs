@@ -4,6 +4,8 @@
 //! what happens to it, `session/sending.rs` when and what it sends, `session/timing.rs` the intervals and what a Poll
 //! Sequence makes of them.
 
+#[cfg(test)]
+pub(crate) mod company;
 mod sending;
 #[cfg(test)]
 pub(crate) mod tests;
