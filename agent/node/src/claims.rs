@@ -57,6 +57,8 @@ impl Node {
         while let Some(output) = self.channel.as_mut().and_then(|c| c.poll_output()) {
             match output {
                 channel::Output::Transmit { to, bytes } => self.out.datagrams.push(Output::Datagram { to, bytes }),
+                // Flow lanes have a channel of their own; this one doesn't carry them.
+                channel::Output::Batch { .. } => {}
                 channel::Output::Received { peer, epoch, message } => self.on_message(now, peer, epoch, message),
                 channel::Output::Up { peer, epoch } => {
                     let Some(view) = self.world.peers.get_mut(usize::from(peer.0)) else { continue };

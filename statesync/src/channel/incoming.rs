@@ -229,6 +229,10 @@ impl Channel {
                 Ok(Record::Message(message)) => {
                     self.outbox.push(Output::Received { peer: peer_id(index), epoch: peer.epoch, message });
                 }
+                Ok(Record::Batch(bytes)) if self.carries_batches => {
+                    self.outbox.push(Output::Batch { peer: peer_id(index), epoch: peer.epoch, bytes });
+                }
+                Ok(Record::Batch(_)) => self.outbox.counters.unknown_kind += 1,
                 Ok(Record::Probe) => probed = true,
                 Ok(Record::Unknown { .. }) => self.outbox.counters.unknown_kind += 1,
                 Err(_) => self.outbox.counters.malformed_message += 1,

@@ -54,6 +54,9 @@ use zeroize::Zeroizing;
 /// Largest datagram that is sent or accepted, in bytes: fits every path that carries IPv6.
 pub const MAX_DATAGRAM: usize = 1200;
 
+/// Largest batch of the flow lanes, in bytes.
+pub const MAX_BATCH: usize = wire::CONTENT_ROOM - crate::message::codec::RECORD_HEADER_LEN;
+
 /// A peer is Down when nothing authentic was heard for this long: three keepalives and a bit lost in a row.
 pub const IDLE_TIMEOUT: Duration = Duration::from_millis(400);
 
@@ -84,6 +87,8 @@ pub struct Channel {
     rng: ChaCha20Rng,
     peers: Vec<Peer>,
     handshake_limit: RateLimit,
+    /// Batches of the flow lanes are taken; else they are a kind that isn't known here.
+    carries_batches: bool,
     outbox: Outbox,
     /// Kept from message to message.
     encoded: Encoded,
@@ -126,12 +131,20 @@ impl Channel {
             rng: ChaCha20Rng::from_seed(*seed),
             peers: config.peers.into_iter().take(ids).map(|peer| Peer::new(peer, now)).collect(),
             handshake_limit: RateLimit::new(HANDSHAKES_PER_SECOND, HANDSHAKES_BURST, now),
+            carries_batches: false,
             outbox: Outbox::default(),
             encoded: Encoded::default(),
             content: vec![0; MAX_DATAGRAM],
         };
         channel.run_timers(now);
         channel
+    }
+
+    /// The same channel, for the flow lanes: it takes batches, too.
+    #[must_use]
+    pub const fn carrying_batches(mut self) -> Self {
+        self.carries_batches = true;
+        self
     }
 
     /// Takes an input. Drain [`poll_output`](Self::poll_output) before the next one.
@@ -143,6 +156,7 @@ impl Channel {
             Input::Datagram { from, bytes } => self.receive(now, from, bytes),
             Input::Send { peer, message } => self.send(now, peer, message),
             Input::Broadcast { message } => self.broadcast(now, message),
+            Input::SendBatch { peer, bytes } => self.send_batch(now, peer, bytes),
             Input::Timer => {}
         }
         self.run_timers(now);

@@ -5,7 +5,7 @@ use super::peer::{Attempt, Greeting, Peer};
 use super::wire::{self, CONTENT_ROOM, GreetingPayload};
 use super::{Channel, MAX_DATAGRAM, Outbox, Output, PeerId, peer_id};
 use crate::message::Message;
-use crate::message::codec::PROBE_RECORD;
+use crate::message::codec::{PROBE_RECORD, batch_record};
 use rand_core::Rng;
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,18 @@ impl Channel {
             let sent = self.encoded.records().all(|record| send_content(peer, &mut self.outbox, now, record));
             self.outbox.counters.dropped_sends += u64::from(!sent);
         }
+    }
+
+    pub(super) fn send_batch(&mut self, now: Instant, to: PeerId, bytes: &[u8]) {
+        let sent = match self.peers.get_mut(usize::from(to.0)) {
+            Some(peer) if batch_record(&mut self.content, bytes, CONTENT_ROOM) => {
+                send_content(peer, &mut self.outbox, now, &self.content)
+            }
+            _ => false,
+        };
+        // What arrives is opened into this: it has its full length again.
+        self.content.resize(MAX_DATAGRAM, 0);
+        self.outbox.counters.dropped_sends += u64::from(!sent);
     }
 
     /// Does all that is due.

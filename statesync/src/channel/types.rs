@@ -54,6 +54,13 @@ pub enum Input<'a> {
         /// What.
         message: &'a Message,
     },
+    /// Send this batch of the flow lanes to one peer (dropped and counted when there is no session or it is too big).
+    SendBatch {
+        /// To whom.
+        peer: PeerId,
+        /// At most [`MAX_BATCH`](super::MAX_BATCH) bytes; the channel doesn't look into it.
+        bytes: &'a [u8],
+    },
     /// `poll_timeout` has passed.
     Timer,
 }
@@ -76,6 +83,16 @@ pub enum Output {
         epoch: u64,
         /// What it said.
         message: Message,
+    },
+    /// An authenticated, fresh batch of the flow lanes. Only of a channel that [carries
+    /// them](super::Channel::carrying_batches).
+    Batch {
+        /// Its sender.
+        peer: PeerId,
+        /// The sender's boot epoch.
+        epoch: u64,
+        /// The batch.
+        bytes: Vec<u8>,
     },
     /// A session with this peer's boot epoch is up. A new epoch means that the peer's agent restarted (without a
     /// `Down` before it when it was quick).

@@ -15,6 +15,7 @@
 //! 5 Goodbye  empty
 //! 6 Table    limit: u64
 //! 7 Pool     fingerprint: u64
+//! 254 Batch  opaque: the flow lanes' own, only on channels that carry them
 //! 255 Probe  empty: the channel's own, "answer me"
 //! ```
 
@@ -38,10 +39,24 @@ const KIND_KEEP: u8 = 4;
 const KIND_GOODBYE: u8 = 5;
 const KIND_TABLE: u8 = 6;
 const KIND_POOL: u8 = 7;
+const KIND_BATCH: u8 = 254;
 const KIND_PROBE: u8 = 255;
 
 /// The record that asks the other channel for an immediate answer.
 pub(crate) const PROBE_RECORD: [u8; RECORD_HEADER_LEN] = [KIND_PROBE, 0, 0];
+
+/// Puts the record of a batch into `out`, instead of what was there. `false`: it is larger than `room`.
+pub(crate) fn batch_record(out: &mut Vec<u8>, batch: &[u8], room: usize) -> bool {
+    out.clear();
+    let Ok(length) = u16::try_from(batch.len()) else { return false };
+    if RECORD_HEADER_LEN + batch.len() > room {
+        return false;
+    }
+    out.push(KIND_BATCH);
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(batch);
+    true
+}
 
 /// Why a message can't be sent.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -96,6 +111,8 @@ pub enum Record {
     Message(Message),
     /// The other channel heard nothing for a while and asks for an immediate answer.
     Probe,
+    /// The flow lanes' content, opaque here. Only channels that carry batches take it.
+    Batch(Vec<u8>),
     /// A kind that this version doesn't know; skipped.
     Unknown {
         /// Its kind.
@@ -351,6 +368,7 @@ fn decode_body(kind: u8, body: &[u8]) -> Result<Record, DecodeError> {
         KIND_GOODBYE => Message::Goodbye,
         KIND_TABLE => Message::Table { limit: body.u64()? },
         KIND_POOL => Message::Pool { fingerprint: body.u64()? },
+        KIND_BATCH => return Ok(Record::Batch(body.0.to_vec())),
         KIND_PROBE => return Ok(Record::Probe),
         kind => return Ok(Record::Unknown { kind }),
     };

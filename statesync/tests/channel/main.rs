@@ -1,6 +1,7 @@
 //! The channel on a virtual network with a virtual clock: what it does when datagrams are lost, doubled, reordered,
 //! recorded and sent again, damaged or forged, and when nodes restart.
 
+mod batches;
 mod golden;
 mod handshake;
 mod hostile;
