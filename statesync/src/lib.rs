@@ -1,5 +1,5 @@
 //! What the peers say to each other, as pure code: the authenticated channel (Noise), its framing and replay window,
-//! and the control lane's messages. Of the flow side: the kernel's connection table, encoded and decoded ([`ct`]).
+//! and the control lane's messages; the kernel's connection table, encoded and decoded ([`ct`]); its replication ([`flow`]).
 //!
 //! Nothing here touches a socket, a clock or the operating system's randomness.
 //!
@@ -10,6 +10,7 @@
 
 pub mod channel;
 pub mod ct;
+pub mod flow;
 pub mod key;
 pub mod message;
 pub mod mutants;

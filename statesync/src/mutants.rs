@@ -4,7 +4,24 @@
 //! `with_off` on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of this crate's guards.
-pub const NAMES: [&str; 5] = ["replay-window", "auth", "source-check", "key-confirmation", "stamp"];
+pub const NAMES: [&str; 16] = [
+    "replay-window",
+    "auth",
+    "source-check",
+    "key-confirmation",
+    "stamp",
+    "owner-deletes",
+    "fence",
+    "lease",
+    "batch-order",
+    "unlisted-vip",
+    "claim-by-packets",
+    "promote-gate",
+    "refresh-on-release",
+    "refill",
+    "clash",
+    "claim-what-it-has",
+];
 
 /// Whether the guard of this name is switched off.
 #[cfg(not(feature = "mutants"))]
