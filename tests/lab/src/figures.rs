@@ -1,21 +1,42 @@
 //! The table of figures, made from results on disk and nothing else.
 
 use crate::drills::{DRILLS, Drill};
+use crate::planes;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Where the table stands in a document.
-const BEGIN: &str = "<!-- figures: begin -->";
-/// Its end.
-const END: &str = "<!-- figures: end -->";
+/// Which table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Table {
+    /// Of the drills on a segment, with what isn't a drill.
+    Figures,
+    /// Of what comes of each situation of a data plane.
+    Planes,
+}
+
+impl Table {
+    /// Where it begins and ends in a document.
+    fn marks(self) -> [&'static str; 2] {
+        match self {
+            Self::Figures => ["<!-- figures: begin -->", "<!-- figures: end -->"],
+            Self::Planes => ["<!-- planes: begin -->", "<!-- planes: end -->"],
+        }
+    }
+}
 
 /// One file of results.
 struct File {
     piece: String,
     document: Value,
+}
+
+impl File {
+    fn kind(&self) -> &str {
+        self.document.get("kind").and_then(Value::as_str).unwrap_or_default()
+    }
 }
 
 fn files(directory: &Path) -> Result<Vec<File>> {
@@ -35,17 +56,25 @@ fn files(directory: &Path) -> Result<Vec<File>> {
 ///
 /// # Errors
 /// The directory or a file in it can't be read.
-pub fn table(directory: &Path) -> Result<String> {
-    Ok(markdown(&files(directory)?))
+pub fn table(directory: &Path, which: Table) -> Result<String> {
+    let files = files(directory)?;
+    Ok(match which {
+        Table::Figures => markdown(&files),
+        Table::Planes => {
+            let (of_planes, _) = files.into_iter().partition::<Vec<File>, _>(|f| f.kind() == "planes");
+            let documents: Vec<&Value> = of_planes.iter().map(|f| &f.document).collect();
+            planes::table::markdown(&documents) + &machines(&of_planes)
+        }
+    })
 }
 
-/// Puts `table` where it belongs in `file`.
+/// Puts the table of that kind where it belongs in `file`.
 ///
 /// # Errors
 /// The file, or it has no such place.
-pub fn write(file: &Path, table: &str) -> Result<()> {
+pub fn write(file: &Path, which: Table, table: &str) -> Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
-    let new = replaced(&text, table).with_context(|| file.display().to_string())?;
+    let new = replaced(&text, which, table).with_context(|| file.display().to_string())?;
     std::fs::write(file, new).with_context(|| format!("write {}", file.display()))
 }
 
@@ -53,20 +82,21 @@ pub fn write(file: &Path, table: &str) -> Result<()> {
 ///
 /// # Errors
 /// As [`write()`].
-pub fn same(file: &Path, table: &str) -> Result<bool> {
+pub fn same(file: &Path, which: Table, table: &str) -> Result<bool> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
-    Ok(replaced(&text, table).with_context(|| file.display().to_string())? == text)
+    Ok(replaced(&text, which, table).with_context(|| file.display().to_string())? == text)
 }
 
-fn replaced(text: &str, table: &str) -> Result<String> {
-    let Some((head, rest)) = text.split_once(BEGIN) else { bail!("it has no line {BEGIN}") };
-    let Some((_, tail)) = rest.split_once(END) else { bail!("it has no line {END} after that") };
-    Ok(format!("{head}{BEGIN}\n{table}{END}{tail}"))
+fn replaced(text: &str, which: Table, table: &str) -> Result<String> {
+    let [begin, end] = which.marks();
+    let Some((head, rest)) = text.split_once(begin) else { bail!("it has no line {begin}") };
+    let Some((_, tail)) = rest.split_once(end) else { bail!("it has no line {end} after that") };
+    Ok(format!("{head}{begin}\n{table}{end}{tail}"))
 }
 
 /// Reports of `drill` for one column: with the channel, without, or keepalived's.
 fn report<'a>(files: &'a [File], drill: &Drill, column: Column) -> Option<&'a Value> {
-    let reports = files.iter().filter(|f| f.document.get("kind").is_some_and(|k| k == "drill"));
+    let reports = files.iter().filter(|f| f.kind() == "drill");
     let reports = reports.flat_map(|f| f.document.get("units").and_then(Value::as_array).into_iter().flatten());
     reports.filter_map(|u| u.get("report")).find(|r| {
         let text = |key: &str| r.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -144,7 +174,7 @@ fn others(files: &[File]) -> String {
     let mut s = String::new();
     let units = |f: &File| f.document.get("units").and_then(Value::as_array).cloned().unwrap_or_default();
     for f in files {
-        let kind = f.document.get("kind").and_then(Value::as_str).unwrap_or_default();
+        let kind = f.kind();
         for u in units(f) {
             let Some(r) = u.get("report") else { continue };
             let n = |key: &str| r.get(key).and_then(Value::as_f64).unwrap_or(f64::NAN);
@@ -235,12 +265,14 @@ mod tests {
 
     #[test]
     fn the_table_replaces_what_stands_between_the_marks_and_nothing_else() {
-        let text = format!("head\n{BEGIN}\nold\n{END}\ntail\n");
-        let new = replaced(&text, "new\n").expect("it has both marks");
-        assert_eq!(new, format!("head\n{BEGIN}\nnew\n{END}\ntail\n"));
-        assert_eq!(replaced(&new, "new\n").expect("it has both marks"), new);
-        assert!(replaced("no marks", "new\n").is_err());
-        assert!(replaced(&format!("{END} {BEGIN}"), "new\n").is_err());
+        let [begin, end] = Table::Figures.marks();
+        let text = format!("head\n{begin}\nold\n{end}\ntail\n");
+        let put = |text: &str| replaced(text, Table::Figures, "new\n");
+        let new = put(&text).expect("it has both marks");
+        assert_eq!(new, format!("head\n{begin}\nnew\n{end}\ntail\n"));
+        assert_eq!(put(&new).expect("it has both marks"), new);
+        assert!(put("no marks").is_err() && put(&format!("{end} {begin}")).is_err());
+        assert!(replaced(&text, Table::Planes, "new\n").is_err(), "each table has marks of its own");
     }
 
     #[test]

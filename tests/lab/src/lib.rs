@@ -28,6 +28,7 @@ pub mod interop;
 pub mod load;
 pub mod metrics;
 pub mod netns;
+pub mod planes;
 pub mod process;
 pub mod record;
 pub mod repeat;

@@ -13,7 +13,7 @@ use holdfast_lab::netns::Netns;
 use holdfast_lab::report::Report;
 use holdfast_lab::run::{Options, drill};
 use holdfast_lab::subject::SubjectKind;
-use holdfast_lab::{bgp, calibrate, demo, env, figures, forward, garbage, residue, scale, startstop, tier};
+use holdfast_lab::{bgp, calibrate, demo, env, figures, forward, garbage, planes, residue, scale, startstop, tier};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -61,7 +61,10 @@ enum Command {
     Figures {
         /// The directory with the results.
         results: PathBuf,
-        /// Put it between this file's `figures: begin` and `figures: end`.
+        /// Which table.
+        #[arg(long, value_enum, default_value = "figures")]
+        table: figures::Table,
+        /// Put it between this file's `figures: begin` and `figures: end` (or `planes: begin` and `planes: end`).
         #[arg(long, conflicts_with = "check")]
         write: Option<PathBuf>,
         /// Exit 1 if this file has another table.
@@ -88,7 +91,7 @@ enum DrillCommand {
     },
     /// Runs one drill, or `all`.
     Run {
-        /// A name from `drill list`, or `all`, or `bgp-all`.
+        /// A name from `drill list`, or `all`, `bgp-all`, `plane-all`, `plane-haproxy` and so on.
         #[arg(required = true)]
         names: Vec<String>,
         #[command(flatten)]
@@ -228,6 +231,9 @@ struct DrillOptions {
     /// bgp-* drills: how many nodes announce the VIP.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
     nodes: u8,
+    /// plane-* drills: how many reloads in a row are many.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    reloads: u32,
     /// The agent's binary; else `holdfast` beside this program, then in PATH.
     #[arg(long)]
     holdfast: Option<PathBuf>,
@@ -296,13 +302,30 @@ impl DrillOptions {
     }
 }
 
-/// A drill of either kind.
+impl DrillOptions {
+    fn planes(&self) -> planes::run::Options {
+        planes::run::Options {
+            holdfast: self.holdfast.clone(),
+            repeat: self.repeat.into(),
+            reloads: self.reloads,
+            twin: self.twin,
+            strict: self.strict,
+            keep: self.keep,
+            flows: self.flows.into(),
+            narrate: self.verbose,
+        }
+    }
+}
+
+/// A drill of any kind.
 #[derive(Clone, Copy)]
 enum Wanted {
     /// A pair on one segment.
     Segment(&'static Drill),
     /// Nodes behind a router.
     Router(&'static bgp::drills::Drill),
+    /// A plane and a situation.
+    Plane(planes::Drill),
 }
 
 /// The exit codes of DESIGN section 3.
@@ -354,11 +377,11 @@ fn go(command: Command) -> Result<u8> {
             residue::remove_on_signal()?;
             Ok(if scale::scale(&options.options())? { 0 } else { FAILED })
         }
-        Command::Figures { results, write, check } => {
-            let table = figures::table(&results)?;
+        Command::Figures { results, table: which, write, check } => {
+            let table = figures::table(&results, which)?;
             match (write, check) {
-                (Some(file), _) => figures::write(&file, &table)?,
-                (None, Some(file)) if !figures::same(&file, &table)? => {
+                (Some(file), _) => figures::write(&file, which, &table)?,
+                (None, Some(file)) if !figures::same(&file, which, &table)? => {
                     eprintln!("{}: its figures aren't those of {}", file.display(), results.display());
                     return Ok(FAILED);
                 }
@@ -378,6 +401,12 @@ fn list(topic: Option<&str>) {
     for d in bgp::drills::DRILLS.iter().filter(|d| topic.is_none_or(|t| d.name.contains(t) || d.about.contains(t))) {
         println!("{:<22}{}", d.name, d.about);
     }
+    for d in planes::drills() {
+        let (name, about) = (d.name(), d.situation.about());
+        if topic.is_none_or(|t| name.contains(t) || about.contains(t)) {
+            println!("{name:<30}{about}");
+        }
+    }
 }
 
 fn run(names: &[String], options: &DrillOptions) -> Result<u8> {
@@ -388,7 +417,13 @@ fn run(names: &[String], options: &DrillOptions) -> Result<u8> {
             (None, Some(d)) => drills.push(Wanted::Router(d)),
             (None, None) if name == "all" => drills.extend(DRILLS.iter().map(Wanted::Segment)),
             (None, None) if name == "bgp-all" => drills.extend(bgp::drills::DRILLS.iter().map(Wanted::Router)),
-            (None, None) => bail!("no drill is called {name:?}; `drill list` names them"),
+            (None, None) => {
+                let planes = planes::find(name);
+                if planes.is_empty() {
+                    bail!("no drill is called {name:?}; `drill list` names them");
+                }
+                drills.extend(planes.into_iter().map(Wanted::Plane));
+            }
         }
     }
     env::require_basics()?;
@@ -399,6 +434,7 @@ fn run(names: &[String], options: &DrillOptions) -> Result<u8> {
         let report = match d {
             Wanted::Segment(d) => drill(d, &o)?,
             Wanted::Router(d) => bgp::run::drill(d, &options.bgp())?,
+            Wanted::Plane(d) => planes::run::drill(d, &options.planes())?,
         };
         if !options.json {
             println!("{}", report.text());

@@ -158,6 +158,14 @@ impl Proc {
         clean
     }
 
+    /// Its exit code, once it has ended by itself within `timeout`; `None`: it lives, or a signal ended it.
+    pub fn exit_code(&mut self, timeout: Duration) -> Option<i32> {
+        if !self.fd.wait_ended(timeout) {
+            return None;
+        }
+        self.child.wait().ok()?.code()
+    }
+
     /// SIGKILL and reap; returns the time just before the signal.
     pub fn kill(&mut self) -> Ns {
         let t = self.fd.signal(Signal::KILL).unwrap_or_else(|_| now());

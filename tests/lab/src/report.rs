@@ -57,6 +57,8 @@ pub struct Measured {
 pub struct Run {
     /// Figures by key; `None`: it never happened.
     pub numbers: std::collections::BTreeMap<&'static str, Option<f64>>,
+    /// What can't be said in figures, by key.
+    pub words: std::collections::BTreeMap<&'static str, String>,
     /// Why it says nothing.
     pub void: Option<String>,
     /// What happened, ms after the fault.
@@ -413,6 +415,7 @@ impl Report {
             .collect();
         let run = |r: &Run| {
             let mut o: Map<String, Value> = r.numbers.iter().map(|(k, v)| ((*k).to_owned(), json!(v))).collect();
+            o.extend(r.words.iter().map(|(k, v)| ((*k).to_owned(), json!(v))));
             o.insert("void".into(), json!(r.void));
             let lines: Vec<Value> = r.timeline.iter().map(|(t, s)| json!({"ms": t, "what": s})).collect();
             o.insert("timeline".into(), json!(lines));
@@ -481,7 +484,11 @@ const FAILURES_SHOWN: usize = 6;
 const TABLE: &[&str] = &[
     "outage_ms",
     "outage_sum_ms",
+    "verdict_ms",
+    "other_verdicts",
+    "verdict_changes",
     "failed",
+    "failed_percent",
     "failed_in_flight",
     "requests",
     "udp_outage_ms",

@@ -10,6 +10,8 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 /// Connections at once; beyond it new ones are closed. Far above what the load keeps open.
 const CONNECTIONS_MAX: usize = 4096;
@@ -22,7 +24,10 @@ enum Socket {
 
 /// The running responder.
 #[derive(Debug)]
-pub struct Responder(Stopper);
+pub struct Responder {
+    stopper: Stopper,
+    status: Arc<AtomicU16>,
+}
 
 impl Responder {
     /// Opens all sockets inside `fabric` and serves them until dropped.
@@ -56,13 +61,21 @@ impl Responder {
     }
 
     fn run(sockets: Vec<Socket>) -> Result<Self> {
-        Ok(Self(Stopper::spawn("responder", move |stop| Loop::new(sockets)?.run(stop))?))
+        let status = Arc::new(AtomicU16::new(200));
+        let shared = status.clone();
+        let stopper = Stopper::spawn("responder", move |stop| Loop::new(sockets, shared)?.run(stop))?;
+        Ok(Self { stopper, status })
+    }
+
+    /// From now on every backend answers with this status.
+    pub fn answer_with(&self, status: u16) {
+        self.status.store(status, Ordering::Release);
     }
 
     /// The serving thread, to give it priority.
     #[must_use]
     pub fn thread(&self) -> i32 {
-        self.0.thread()
+        self.stopper.thread()
     }
 }
 
@@ -70,11 +83,13 @@ struct Loop {
     epoll: OwnedFd,
     sockets: HashMap<u64, Socket>,
     next: u64,
+    status: Arc<AtomicU16>,
 }
 
 impl Loop {
-    fn new(sockets: Vec<Socket>) -> Result<Self> {
-        let mut me = Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?, sockets: HashMap::new(), next: 0 };
+    fn new(sockets: Vec<Socket>, status: Arc<AtomicU16>) -> Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mut me = Self { epoll, sockets: HashMap::new(), next: 0, status };
         for s in sockets {
             me.insert(s)?;
         }
@@ -112,6 +127,7 @@ impl Loop {
 
     fn serve(&mut self, key: u64) -> Result<()> {
         let room = self.sockets.len() < CONNECTIONS_MAX;
+        let status = self.status.load(Ordering::Acquire);
         let mut new = Vec::new();
         let keep = match self.sockets.get_mut(&key) {
             None => return Ok(()),
@@ -124,7 +140,7 @@ impl Loop {
                 }
                 true
             }
-            Some(Socket::Stream(c, id, buffer)) => stream(c, *id, buffer),
+            Some(Socket::Stream(c, id, buffer)) => stream(c, *id, status, buffer),
             Some(Socket::Echo(u, node)) => {
                 let mut b = [0; 64];
                 while let Ok((n, from)) = u.recv_from(&mut b) {
@@ -145,7 +161,7 @@ impl Loop {
 }
 
 /// Answers every complete request in the buffer; false: close.
-fn stream(c: &mut TcpStream, id: u8, buffer: &mut Vec<u8>) -> bool {
+fn stream(c: &mut TcpStream, id: u8, status: u16, buffer: &mut Vec<u8>) -> bool {
     let mut b = [0; 4096];
     loop {
         match c.read(&mut b) {
@@ -158,7 +174,8 @@ fn stream(c: &mut TcpStream, id: u8, buffer: &mut Vec<u8>) -> bool {
     while let Some(end) = find(buffer, b"\r\n\r\n") {
         let close = find(&buffer[..end], b"onnection: close").is_some();
         buffer.drain(..end + 4);
-        let reply = format!("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Type: text/plain\r\n\r\nb{id}\n");
+        let word = if status == 200 { "OK" } else { "Unwell" };
+        let reply = format!("HTTP/1.1 {status} {word}\r\nContent-Length: 3\r\nContent-Type: text/plain\r\n\r\nb{id}\n");
         if c.write_all(reply.as_bytes()).is_err() || close {
             return false;
         }

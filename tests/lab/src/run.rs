@@ -177,16 +177,16 @@ pub fn drill_more(report: &mut Report, drill: &Drill, o: &Options, wanted: usize
 }
 
 /// The measuring threads of one run.
-struct Instruments {
-    wire: Wire,
-    addresses: Addresses,
-    reference: Reference,
+pub(crate) struct Instruments {
+    pub(crate) wire: Wire,
+    pub(crate) addresses: Addresses,
+    pub(crate) reference: Reference,
     /// Adverts' interval.
     adverts: Ns,
 }
 
 impl Instruments {
-    fn start(place: &Place) -> Result<Self> {
+    pub(crate) fn start(place: &Place) -> Result<Self> {
         Ok(Self {
             wire: Wire::start(&place.fabric.ns("obs"))?,
             addresses: Addresses::start(&place.fabric)?,
@@ -222,7 +222,7 @@ impl Instruments {
         first + late.div_ceil(interval) * interval
     }
 
-    fn await_owner(&self, owner: Lb, what: &str) -> Result<Ns> {
+    pub(crate) fn await_owner(&self, owner: Lb, what: &str) -> Result<Ns> {
         if !wait_for(SETTLE, Duration::from_millis(5), || Ok(self.settled_on(owner)))? {
             let limit = SETTLE.as_secs();
             bail!(Unsettled(format!("{what}: {} was not the only Active within {limit} s", owner.name())));

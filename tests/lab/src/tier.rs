@@ -1,232 +1,20 @@
 //! Tiers: named lists of pieces (`tests/tiers.toml`), run one after the other, each with a verdict.
 
+mod piece;
+
 use crate::clock::{SECOND, now};
-use crate::drills::{DRILLS, Drill, find};
+use crate::drills::Drill;
 use crate::env::Lacks;
 use crate::record::Provenance;
 use crate::report::Report;
 use crate::run::{Options, drill, drill_more};
 use crate::subject::SubjectKind;
-use crate::{bgp, calibrate, env, garbage, idle, interop, residue, simulate, startstop};
+use crate::{bgp, calibrate, env, garbage, idle, interop, planes, residue, simulate, startstop};
 use anyhow::{Context, Result, bail};
-use serde::Deserialize;
+use piece::{Channel, Kind, Piece};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-/// What a piece does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Kind {
-    /// Drills.
-    Drill,
-    /// Drills with the fault left out: everything must be 0.
-    Twin,
-    /// The measuring against an outage of known length.
-    Calibrate,
-    /// The agent, started and stopped again and again.
-    StartStop,
-    /// Garbage on the wire.
-    Garbage,
-    /// What an idle agent costs.
-    Idle,
-    /// Seeds of the simulator.
-    Sim,
-    /// Real peers as the other end, by `holdfast-interop`.
-    Interop,
-    /// Drills of nodes behind a router.
-    Bgp,
-    /// The same with the fault left out.
-    BgpTwin,
-    /// Real routers as the other end, by `holdfast-interop --bgp`.
-    BgpInterop,
-    /// One agent, and the lab itself as its BGP neighbour.
-    BgpSingle,
-}
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Drill => "drill",
-            Self::Twin => "twin",
-            Self::Calibrate => "calibrate",
-            Self::StartStop => "start-stop",
-            Self::Garbage => "garbage",
-            Self::Idle => "idle",
-            Self::Sim => "sim",
-            Self::Interop => "interop",
-            Self::Bgp => "bgp",
-            Self::BgpTwin => "bgp-twin",
-            Self::BgpInterop => "bgp-interop",
-            Self::BgpSingle => "bgp-single",
-        }
-    }
-}
-
-/// With or without the peers' channel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Channel {
-    Yes,
-    No,
-    #[default]
-    Both,
-}
-
-impl Channel {
-    fn each(self) -> &'static [bool] {
-        match self {
-            Self::Yes => &[true],
-            Self::No => &[false],
-            Self::Both => &[true, false],
-        }
-    }
-}
-
-/// One piece of a tier.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Piece {
-    /// Its name for `--piece`, and of its file of results.
-    name: String,
-    kind: Kind,
-    /// drill, twin: which; absent: the one that has the piece's name; "all": every one.
-    #[serde(default)]
-    drills: Vec<String>,
-    #[serde(default)]
-    subject: SubjectKind,
-    #[serde(default)]
-    channel: Channel,
-    /// drill, twin: valid runs wanted; interop: rounds.
-    #[serde(default = "one")]
-    repeat: usize,
-    /// drill, twin: when an expectation failed, so many more runs; all of them count.
-    #[serde(default)]
-    again: usize,
-    /// Against the figures themselves, not CI's wider limits.
-    #[serde(default)]
-    strict: bool,
-    /// start-stop: how often; sim: seeds.
-    #[serde(default = "times")]
-    times: u32,
-    /// garbage: packets per second.
-    #[serde(default = "rate")]
-    rate: u32,
-    /// drill: how long the fault is left, seconds, instead of the drill's own time.
-    #[serde(default)]
-    hold: Option<u64>,
-    /// garbage, idle: how long.
-    #[serde(default = "seconds")]
-    seconds: u32,
-    /// idle: how many VIPs.
-    #[serde(default)]
-    vips: Vec<u8>,
-    /// interop: pairs without Holdfast as well.
-    #[serde(default)]
-    baselines: bool,
-    /// bgp-single: the question.
-    #[serde(default)]
-    case: Option<bgp::single::Case>,
-    /// bgp-single: VIPs, routes of the table, or runs of each kind.
-    #[serde(default = "count")]
-    count: usize,
-    /// bgp, bgp-twin: with each of these routers.
-    #[serde(default = "routers")]
-    routers: Vec<bgp::router::Kind>,
-    /// bgp, bgp-twin: what announces the VIP.
-    #[serde(default)]
-    speaker: bgp::speaker::Kind,
-    /// bgp, bgp-twin: with so many nodes each.
-    #[serde(default = "nodes")]
-    nodes: Vec<usize>,
-    /// bgp, bgp-twin: the router's next hops.
-    #[serde(default)]
-    next_hops: bgp::run::NextHops,
-}
-
-fn one() -> usize {
-    1
-}
-
-fn times() -> u32 {
-    200
-}
-
-fn count() -> usize {
-    1000
-}
-
-fn rate() -> u32 {
-    10_000
-}
-
-fn seconds() -> u32 {
-    5
-}
-
-fn routers() -> Vec<bgp::router::Kind> {
-    vec![bgp::router::Kind::Bird, bgp::router::Kind::Frr]
-}
-
-fn nodes() -> Vec<usize> {
-    vec![2]
-}
-
-impl Piece {
-    fn options(&self, base: &Tier) -> Options {
-        Options {
-            subject: self.subject,
-            holdfast: base.holdfast.clone(),
-            repeat: self.repeat,
-            twin: self.kind == Kind::Twin,
-            strict: self.strict,
-            hold: self.hold.map(|seconds| seconds * crate::clock::SECOND),
-            ..Options::default()
-        }
-    }
-
-    fn names(&self) -> Vec<String> {
-        if self.drills.is_empty() { vec![self.name.clone()] } else { self.drills.clone() }
-    }
-
-    fn bgp_drills(&self) -> Result<Vec<&'static bgp::drills::Drill>> {
-        let mut all = Vec::new();
-        for n in &self.names() {
-            match bgp::drills::find(n) {
-                Some(d) => all.push(d),
-                None if n == "all" => all.extend(bgp::drills::DRILLS),
-                None => bail!("piece {}: no BGP drill is called {n:?}", self.name),
-            }
-        }
-        Ok(all)
-    }
-
-    fn bgp_options(&self, base: &Tier, router: bgp::router::Kind, nodes: usize) -> bgp::run::Options {
-        bgp::run::Options {
-            speaker: self.speaker,
-            holdfast: base.holdfast.clone(),
-            router,
-            nodes,
-            next_hops: self.next_hops,
-            repeat: self.repeat,
-            twin: self.kind == Kind::BgpTwin,
-            strict: self.strict,
-            ..bgp::run::Options::default()
-        }
-    }
-
-    fn drills(&self) -> Result<Vec<&'static Drill>> {
-        let mut all = Vec::new();
-        for n in &self.names() {
-            match find(n) {
-                Some(d) => all.push(d),
-                None if n == "all" => all.extend(DRILLS),
-                None => bail!("piece {}: no drill is called {n:?}", self.name),
-            }
-        }
-        Ok(all)
-    }
-}
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -266,7 +54,7 @@ impl Unit {
     }
 
     fn skipped(name: String, why: String) -> Self {
-        let json = json!({"skipped": why});
+        let json = json!({"scenario": name, "skipped": why});
         Self { name, verdict: Verdict::Skipped, note: why, details: String::new(), json }
     }
 }
@@ -321,6 +109,9 @@ pub fn run(tier: &Tier) -> Result<Count> {
         if matches!(p.kind, Kind::Bgp | Kind::BgpTwin) {
             p.bgp_drills()?;
         }
+        if matches!(p.kind, Kind::Planes | Kind::PlanesTwin) {
+            p.plane_drills()?;
+        }
     }
     env::require_basics()?;
     env::holdfast(tier.holdfast.as_deref())?;
@@ -374,10 +165,13 @@ struct Part {
     vips: u8,
     /// A BGP drill, with its router and how many nodes.
     bgp: Option<(&'static bgp::drills::Drill, bgp::router::Kind, usize)>,
+    /// A drill of a plane.
+    plane: Option<planes::Drill>,
 }
 
 fn parts(p: &Piece) -> Result<Vec<Part>> {
-    let whole = |channel: bool, vips: u8, name: String| Part { name, drill: None, channel, vips, bgp: None };
+    let whole =
+        |channel: bool, vips: u8, name: String| Part { name, drill: None, channel, vips, bgp: None, plane: None };
     Ok(match p.kind {
         Kind::Drill | Kind::Twin => {
             let mut all = Vec::new();
@@ -390,7 +184,7 @@ fn parts(p: &Piece) -> Result<Vec<Part>> {
                     };
                     let twin = if p.kind == Kind::Twin { " twin" } else { "" };
                     let name = format!("{}{twin}, {how}", d.name);
-                    all.push(Part { name, drill: Some(d), channel, vips: 1, bgp: None });
+                    all.push(Part { drill: Some(d), ..whole(channel, 1, name) });
                 }
             }
             all
@@ -415,6 +209,11 @@ fn parts(p: &Piece) -> Result<Vec<Part>> {
                 }
             }
             all
+        }
+        Kind::Planes | Kind::PlanesTwin => {
+            let twin = if p.kind == Kind::PlanesTwin { " twin" } else { "" };
+            let part = |d: planes::Drill| Part { plane: Some(d), ..whole(true, 1, format!("{}{twin}", d.name())) };
+            p.plane_drills()?.into_iter().map(part).collect()
         }
         Kind::BgpSingle => {
             p.case.with_context(|| format!("piece {}: a bgp-single has a case", p.name))?;
@@ -478,6 +277,12 @@ fn attempt(part: &Part, p: &Piece, tier: &Tier) -> Result<Unit> {
             let ours = o.speaker == bgp::speaker::Kind::Holdfast;
             drill_unit(name, bgp::run::drill(d, &o)?, ours, p.again, |r, wanted| {
                 bgp::run::drill_more(r, d, &o, wanted)
+            })?
+        }
+        Kind::Planes | Kind::PlanesTwin => {
+            let (d, o) = (part.plane.context("a plane's part has a drill")?, p.plane_options(tier));
+            drill_unit(name, planes::run::drill(d, &o)?, true, p.again, |r, wanted| {
+                planes::run::drill_more(r, d, &o, wanted)
             })?
         }
         Kind::BgpSingle => {

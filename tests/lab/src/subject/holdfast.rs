@@ -17,13 +17,21 @@ pub struct Holdfast {
     daemons: [Option<Proc>; 2],
     /// Public keys of both.
     keys: Option<[String; 2]>,
+    /// What stands in the configuration of each in place of our own balancer and check.
+    sections: Option<[String; 2]>,
 }
 
 impl Holdfast {
     /// The agent at `binary`.
     #[must_use]
     pub fn new(binary: PathBuf) -> Self {
-        Self { binary, daemons: [None, None], keys: None }
+        Self { binary, daemons: [None, None], keys: None, sections: None }
+    }
+
+    /// The same with these `[[balancer]]` and `[[check]]` sections: of lb1, of lb2.
+    #[must_use]
+    pub fn with_sections(self, sections: [String; 2]) -> Self {
+        Self { sections: Some(sections), ..self }
     }
 
     /// The copy of the binary that `lb` runs; a drill may swap it.
@@ -68,14 +76,11 @@ impl Holdfast {
 
     fn config(&self, place: &Place, lb: Lb) -> Result<String> {
         let mut t = format!("[node]\nname = \"{}\"\n\n", lb.name());
-        if let Some(argv) = place.balancer.command(&place.fabric, lb)? {
-            let kind = if place.balancer == Kind::Haproxy { "haproxy" } else { "process" };
-            let argv: Vec<String> = argv.iter().map(|a| format!("{a:?}")).collect();
-            t += &format!("[[balancer]]\nname = \"balancer\"\nkind = \"{kind}\"\ncommand = [{}]\n\n", argv.join(", "));
+        match &self.sections {
+            Some(sections) => t += &sections[lb.index()],
+            None => t += &own_sections(place, lb)?,
         }
         let ms = place.adverts.as_millis();
-        t += "[[check]]\nname = \"web\"\nhttp = \"http://127.0.0.1:80/healthz\"\ninterval = \"100ms\"\n\
-              fast_interval = \"100ms\"\ntimeout = \"100ms\"\nfall = 2\nrise = 2\n\n";
         for (n, address, vrid) in place.addresses() {
             let name = if n == 0 { "web".to_owned() } else { format!("web{n}") };
             t += &format!(
@@ -129,6 +134,19 @@ impl Holdfast {
         self.start_daemon(place, lb)?;
         self.daemons[lb.index()].as_mut().context("just started")
     }
+}
+
+/// The balancer that all other drills have, started by the agent, and a check that asks it alone.
+fn own_sections(place: &Place, lb: Lb) -> Result<String> {
+    let mut t = String::new();
+    if let Some(argv) = place.balancer.command(&place.fabric, lb)? {
+        let kind = if place.balancer == Kind::Haproxy { "haproxy" } else { "process" };
+        let argv: Vec<String> = argv.iter().map(|a| format!("{a:?}")).collect();
+        t += &format!("[[balancer]]\nname = \"balancer\"\nkind = \"{kind}\"\ncommand = [{}]\n\n", argv.join(", "));
+    }
+    t += "[[check]]\nname = \"web\"\nhttp = \"http://127.0.0.1:80/healthz\"\ninterval = \"100ms\"\n\
+          fast_interval = \"100ms\"\ntimeout = \"100ms\"\nfall = 2\nrise = 2\n\n";
+    Ok(t)
 }
 
 /// A name of its own for the binary. What is swapped later is the name, so a hard link does.
