@@ -430,11 +430,12 @@ fn run(names: &[String], options: &DrillOptions) -> Result<u8> {
     residue::remove_on_signal()?;
     let o = options.options();
     let mut reports: Vec<Report> = Vec::new();
+    let home = planes::home::Home::default();
     for d in drills {
         let report = match d {
             Wanted::Segment(d) => drill(d, &o)?,
             Wanted::Router(d) => bgp::run::drill(d, &options.bgp())?,
-            Wanted::Plane(d) => planes::run::drill(d, &options.planes())?,
+            Wanted::Plane(d) => planes::run::drill(d, &options.planes(), &home)?,
         };
         if !options.json {
             println!("{}", report.text());

@@ -15,6 +15,7 @@ use piece::{Channel, Kind, Piece};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 /// What to run.
 #[derive(Debug, Clone)]
@@ -166,7 +167,7 @@ struct Part {
     /// A BGP drill, with its router and how many nodes.
     bgp: Option<(&'static bgp::drills::Drill, bgp::router::Kind, usize)>,
     /// A drill of a plane.
-    plane: Option<planes::Drill>,
+    plane: Option<(planes::Drill, Rc<planes::home::Home>)>,
 }
 
 fn parts(p: &Piece) -> Result<Vec<Part>> {
@@ -212,7 +213,11 @@ fn parts(p: &Piece) -> Result<Vec<Part>> {
         }
         Kind::Planes | Kind::PlanesTwin => {
             let twin = if p.kind == Kind::PlanesTwin { " twin" } else { "" };
-            let part = |d: planes::Drill| Part { plane: Some(d), ..whole(true, 1, format!("{}{twin}", d.name())) };
+            let home = Rc::new(planes::home::Home::default());
+            let part = |d: planes::Drill| Part {
+                plane: Some((d, home.clone())),
+                ..whole(true, 1, format!("{}{twin}", d.name()))
+            };
             p.plane_drills()?.into_iter().map(part).collect()
         }
         Kind::BgpSingle => {
@@ -280,9 +285,10 @@ fn attempt(part: &Part, p: &Piece, tier: &Tier) -> Result<Unit> {
             })?
         }
         Kind::Planes | Kind::PlanesTwin => {
-            let (d, o) = (part.plane.context("a plane's part has a drill")?, p.plane_options(tier));
-            drill_unit(name, planes::run::drill(d, &o)?, true, p.again, |r, wanted| {
-                planes::run::drill_more(r, d, &o, wanted)
+            let (d, home) = part.plane.as_ref().context("a plane's part has a drill")?;
+            let o = p.plane_options(tier);
+            drill_unit(name, planes::run::drill(*d, &o, home)?, true, p.again, |r, wanted| {
+                planes::run::drill_more(r, *d, &o, home, wanted)
             })?
         }
         Kind::BgpSingle => {

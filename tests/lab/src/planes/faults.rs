@@ -8,7 +8,7 @@ use crate::clock::{Ns, now};
 use crate::fabric::{Lb, VIP, wait_for};
 use crate::process::Pidfd;
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
@@ -78,10 +78,9 @@ pub fn inject(s: Situation, w: &mut World, reloads: u32, seen: &Verdicts) -> Res
             for pid in w.workers(LB) {
                 let open = std::fs::read_dir(format!("/proc/{pid}/fd")).context("a worker's descriptors")?.count();
                 let worker = Pid::from_raw(pid).context("a worker has a pid")?;
-                let mut limit = getrlimit_of(worker)?;
-                lasting.limits.push((worker, limit.clone()));
-                limit.current = Some(open as u64 + FILES_LEFT);
-                prlimit(Some(worker), Resource::Nofile, limit).context("lower a worker's limit of descriptors")?;
+                let few = Some(open as u64 + FILES_LEFT);
+                let old = prlimit(Some(worker), Resource::Nofile, Rlimit { current: few, maximum: few });
+                lasting.limits.push((worker, old.context("lower a worker's limit of descriptors")?));
             }
             lasting.hogs = Some(hogs(w, MORE)?);
         }
@@ -153,11 +152,8 @@ fn reload(w: &mut World, times: u32, seen: &Verdicts) -> Result<()> {
         let main = Pidfd::open(w.main(LB)?.pid())?;
         let old = w.workers(LB);
         w.plane().reload(w.host(LB), &main)?;
-        let next = || {
-            let new = w.workers(LB);
-            Ok(!new.is_empty() && new.iter().all(|pid| !old.contains(pid)))
-        };
-        if !wait_for(PATIENCE, Duration::from_millis(2), next)? {
+        let next = || Ok(w.plane().reloaded(w.host(LB), main.pid(), &old));
+        if !wait_for(PATIENCE, Duration::from_millis(10), next)? {
             bail!("reload {n}: no new worker within {} s", PATIENCE.as_secs());
         }
     }
@@ -166,13 +162,4 @@ fn reload(w: &mut World, times: u32, seen: &Verdicts) -> Result<()> {
         bail!("{times} reloads, and the agent knows of {:?}, before them of {before}", seen.generation(LB));
     }
     Ok(())
-}
-
-fn getrlimit_of(pid: Pid) -> Result<Rlimit> {
-    // Setting what is there is how another process's limits are read; ours bounds what may be asked for.
-    let text = std::fs::read_to_string(format!("/proc/{}/limits", pid.as_raw_nonzero()))?;
-    let line = text.lines().find_map(|l| l.strip_prefix("Max open files")).context("a limit of descriptors")?;
-    let mut words = line.split_whitespace().map(|w| w.parse::<u64>().ok());
-    let own = getrlimit(Resource::Nofile);
-    Ok(Rlimit { current: words.next().flatten().or(own.current), maximum: words.next().flatten().or(own.maximum) })
 }

@@ -24,6 +24,8 @@ pub struct Measured {
     pub settled: Ns,
     /// The end.
     pub end: Ns,
+    /// Why lb1, just before the repair, kept the VIP although it couldn't serve it well, if it said so.
+    pub open: Option<String>,
     /// The MACs of lb1 and lb2.
     pub macs: [[u8; 6]; 2],
     /// Fresh requests.
@@ -69,10 +71,14 @@ pub fn figures(m: &Measured, expected: Expected) -> Run {
     let lb1 = || m.verdicts.iter().filter(|c| c.lb == Lb::Lb1 && during.holds(c.at));
     let awaited = lb1().find(|c| expected.verdicts.contains(&c.verdict.as_str()));
     set("verdict_ms", awaited.map(|c| since(c.at)));
+    let last = expected.verdicts.last().and_then(|v| lb1().find(|c| c.verdict == *v));
+    set("last_verdict_ms", last.map(|c| since(c.at)));
     let fitting = |c: &&Change| expected.verdicts.iter().chain(expected.also).any(|v| *v == c.verdict);
     set("other_verdicts", Some(lb1().filter(|c| !fitting(c)).count() as f64));
     let whole = Span { from: m.steady, to: m.end };
     set("verdict_changes", Some(m.verdicts.iter().filter(|c| whole.holds(c.at)).count() as f64));
+
+    set("unsaid", Some(if m.open.is_some() { 0.0 } else { 1.0 }));
 
     let claims = || m.wire.answers.iter().filter(|a| whole.holds(a.at) && a.at >= m.fault);
     set("takeover_ms", claims().find(|a| a.mac == m.macs[Lb::Lb2.index()]).map(|a| since(a.at)));
@@ -91,8 +97,10 @@ pub fn figures(m: &Measured, expected: Expected) -> Run {
     // Where none is waited for: what it was thought to be in between.
     words.retain(|w| *w != "serving");
     words.dedup();
-    run.words.insert("verdict", awaited.map_or_else(|| words.join(", "), |c| c.verdict.clone()));
-    run.words.insert("evidence", awaited.map(|c| c.why.clone()).unwrap_or_default());
+    let verdict = last.or(awaited);
+    run.words.insert("verdict", verdict.map_or_else(|| words.join(", "), |c| c.verdict.clone()));
+    run.words.insert("fails_open", m.open.clone().unwrap_or_default());
+    run.words.insert("evidence", verdict.map(|c| c.why.clone()).unwrap_or_default());
     run.timeline = timeline(m, &o);
     run
 }
@@ -152,6 +160,7 @@ mod tests {
             repair: 2_000 * MS,
             settled: 3_000 * MS,
             end: 4_000 * MS,
+            open: None,
             macs: [[1; 6], [2; 6]],
             fresh: fresh::Log { samples: (0..2_000).map(sample).collect(), late: Vec::new() },
             flows: Vec::new(),

@@ -94,8 +94,9 @@ impl Plane for Haproxy {
                 Expected::new(&["dead"], Reaction::Moves)
             }
             // It refuses whoever comes, and the last of its clients may stay for a while.
-            Situation::ExitsZero => Expected::new(&["dead", "leaving"], Reaction::Moves).also(&["failing"]),
-            Situation::Stopped => Expected::new(&["hung"], Reaction::Moves),
+            Situation::ExitsZero => Expected::new(&["leaving", "dead"], Reaction::Moves).also(&["failing"]),
+            // The check may have failed often enough before the look is done that says why.
+            Situation::Stopped => Expected::new(&["failing", "hung"], Reaction::Moves),
             Situation::Reload | Situation::Reloads => Expected::no_event(),
             Situation::FailedReload => Expected::new(&["bad-reload"], Reaction::Stays).also(&["reloading", "serving"]),
             Situation::ConnectionsFull | Situation::QueueFull | Situation::FilesFull => {

@@ -5,6 +5,7 @@
 //! | [`situation`] | every situation: its name, how long it lasts, what must come of it |
 //! | [`plane`] | what HAProxy, nginx and Envoy are to these drills, and which verdict each must get |
 //! | [`world`] | two hosts with a plane and an agent each, around them the fabric of all other drills |
+//! | [`home`] | that stage between two drills |
 //! | [`verdicts`] | what each agent thinks of its plane, with the time of every change |
 //! | [`hogs`] | clients that hold connections and say nothing |
 //! | [`faults`] | how a situation comes about on lb1, and how it ends |
@@ -14,10 +15,13 @@
 //! A drill is a plane and a situation: `plane-haproxy-killed`. The plane is started by the lab, not by the agent, which
 //! finds it by a pidfile: so the lab alone decides when one that is gone comes back.
 
+mod envoy;
 pub mod faults;
 pub mod figures;
 mod haproxy;
 pub mod hogs;
+pub mod home;
+mod nginx;
 pub mod plane;
 pub mod run;
 pub mod situation;

@@ -1,6 +1,8 @@
 //! What a plane is to these drills.
 
+use super::envoy::Envoy;
 use super::haproxy::Haproxy;
+use super::nginx::Nginx;
 use super::situation::{Expected, Situation};
 use crate::fabric::{Fabric, Lb};
 use crate::netns::Netns;
@@ -8,6 +10,7 @@ use crate::process::{Pidfd, Stat};
 use anyhow::Result;
 use std::fmt;
 use std::path::PathBuf;
+use std::process::Output;
 
 /// Which plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
@@ -15,17 +18,23 @@ use std::path::PathBuf;
 pub enum Kind {
     /// HAProxy, master and worker.
     Haproxy,
+    /// nginx, master and worker.
+    Nginx,
+    /// Envoy below a hot restarter.
+    Envoy,
 }
 
 impl Kind {
     /// All of them, in the order of tables.
-    pub const ALL: [Self; 1] = [Self::Haproxy];
+    pub const ALL: [Self; 3] = [Self::Haproxy, Self::Nginx, Self::Envoy];
 
     /// Its name on the command line and in the configuration.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Haproxy => "haproxy",
+            Self::Nginx => "nginx",
+            Self::Envoy => "envoy",
         }
     }
 
@@ -34,6 +43,8 @@ impl Kind {
     pub fn plane(self) -> Box<dyn Plane> {
         match self {
             Self::Haproxy => Box::new(Haproxy),
+            Self::Nginx => Box::new(Nginx),
+            Self::Envoy => Box::new(Envoy),
         }
     }
 }
@@ -104,6 +115,12 @@ pub trait Plane: fmt::Debug {
     /// Those of its processes that serve now.
     fn workers(&self, host: Host<'_>, main: i32) -> Vec<i32>;
 
+    /// Whether others than `old` serve now, and the next reload may be asked for.
+    fn reloaded(&self, host: Host<'_>, main: i32, old: &[i32]) -> bool {
+        let new = self.workers(host, main);
+        !new.is_empty() && new.iter().all(|pid| !old.contains(pid))
+    }
+
     /// The process that watches over those that serve; `None`: nobody does.
     fn master(&self, main: i32) -> Option<i32>;
 
@@ -133,4 +150,13 @@ pub trait Plane: fmt::Debug {
     /// # Errors
     /// It can't be done.
     fn slow(&self, host: Host<'_>, main: i32, on: bool) -> Result<()>;
+}
+
+/// The number in what a program says of its version: the first word with a dot between two of `separator`, or after it.
+pub(super) fn first_word_of_version(out: std::io::Result<Output>, separator: char) -> Option<String> {
+    let out = out.ok()?;
+    let said = [out.stdout, out.stderr].map(|b| String::from_utf8_lossy(&b).into_owned()).concat();
+    let mut words = said.split(|c: char| c == separator || c.is_whitespace());
+    let number = |w: &&str| w.contains('.') && w.starts_with(|c: char| c.is_ascii_digit());
+    words.find(number).map(str::to_owned)
 }

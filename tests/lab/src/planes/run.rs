@@ -1,7 +1,8 @@
 //! One drill, run as often as asked: settle, measure, break, wait, mend, settle, count.
 
 use super::figures::{Measured, figures};
-use super::situation::TWIN;
+use super::home::{Home, Lent};
+use super::situation::{Reaction, TWIN};
 use super::verdicts::Verdicts;
 use super::world::World;
 use super::{Drill, faults};
@@ -74,7 +75,7 @@ impl Default for Options {
 ///
 /// # Errors
 /// [`env::Lacks`] when the machine can't run it. What goes wrong in a run is in the report.
-pub fn drill(d: Drill, o: &Options) -> Result<Report> {
+pub fn drill(d: Drill, o: &Options, home: &Home) -> Result<Report> {
     env::require_basics()?;
     let plane = d.plane.plane();
     let mut report = Report {
@@ -86,7 +87,7 @@ pub fn drill(d: Drill, o: &Options) -> Result<Report> {
     };
     report.balancer = plane.version();
     if report.skipped.is_none() {
-        drill_more(&mut report, d, o, o.repeat)?;
+        drill_more(&mut report, d, o, home, o.repeat)?;
     }
     Ok(report)
 }
@@ -95,13 +96,23 @@ pub fn drill(d: Drill, o: &Options) -> Result<Report> {
 ///
 /// # Errors
 /// [`env::Lacks`] when the machine can't run it.
-pub fn drill_more(report: &mut Report, d: Drill, o: &Options, wanted: usize) -> Result<()> {
+pub fn drill_more(report: &mut Report, d: Drill, o: &Options, home: &Home, wanted: usize) -> Result<()> {
     let name = d.name();
+    let expected = d.plane.plane().expected(d.situation);
     // A node that loses the VIP again and again is held back: not what these drills are about.
-    let repeat = Repeat { name: &name, wanted, afresh: !o.twin, narrate: o.narrate, keep: o.keep };
+    let stays = o.twin || expected.reaction == Reaction::Stays;
+    let repeat = Repeat { name: &name, wanted, afresh: !stays, narrate: o.narrate, keep: o.keep };
     let holdfast = env::holdfast(o.holdfast.as_deref())?;
-    repeat.run(report, || World::start(d.plane, holdfast.clone(), o.keep), |w, nth| one_run(d, o, w, nth))?;
-    let expect = d.situation.expect(d.plane.plane().expected(d.situation));
+    let start = || home.lend(d.plane, holdfast.clone(), o.keep);
+    repeat.run(report, start, |lent: &mut Lent<'_>, nth| {
+        let run = one_run(d, o, lent.world()?, nth)?;
+        let moved = |key| run.numbers.get(key).copied().flatten() != Some(0.0);
+        if stays && run.void.is_none() && !moved("role_changes") && !moved("failback_role_changes") {
+            lent.sound();
+        }
+        Ok(run)
+    })?;
+    let expect = d.situation.expect(expected);
     report.judge_by(if o.twin { TWIN } else { &expect }, wanted);
     Ok(())
 }
@@ -152,6 +163,7 @@ fn one_run(d: Drill, o: &Options, w: &mut World, nth: usize) -> Result<Run> {
         faults::inject(d.situation, w, o.reloads, &verdicts).context("the fault")?
     };
     sleep_until(now().max(fault + d.situation.hold()));
+    let open = verdicts.fails_open(Lb::Lb1);
     let repair = if o.twin { now() } else { faults::repair(d.situation, w, lasting).context("the repair")? };
     let settled = settle(w, &instruments, &verdicts, "after the repair")?;
     // What clients lose is measured to its end: they may be lost for longer than the hosts are at odds.
@@ -168,6 +180,7 @@ fn one_run(d: Drill, o: &Options, w: &mut World, nth: usize) -> Result<Run> {
             repair,
             settled,
             end,
+            open,
             macs: [w.place().fabric.mac(Lb::Lb1)?, w.place().fabric.mac(Lb::Lb2)?],
             fresh: fresh.finish()?,
             flows: long.finish()?,

@@ -47,7 +47,8 @@ pub enum Reaction {
 /// What must come of a situation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expected {
-    /// Any of these is the verdict that is waited for; none: it is an event at most, and none of these drills waits.
+    /// The first of these that comes is the verdict that is waited for, and the last of them must come in the end; none:
+    /// it is an event at most, and nothing is waited for.
     pub verdicts: &'static [&'static str],
     /// What else may be thought of it on the way.
     pub also: &'static [&'static str],
@@ -153,6 +154,7 @@ impl Situation {
         let mut all = vec![never("other_verdicts"), Expect { of: Of::Max, ..Expect::ms("dual_holder_ms", 130.0) }];
         if !of.verdicts.is_empty() {
             all.push(Expect::ms("verdict_ms", verdict_within_ms(of)).of(Of::Max).must());
+            all.push(Expect::ms("last_verdict_ms", LAST_MS.max(verdict_within_ms(of))).of(Of::Max).must());
         }
         match of.reaction {
             Reaction::Moves => all.extend([
@@ -163,6 +165,10 @@ impl Situation {
             ]),
             Reaction::Stays => all.extend([never("role_changes"), never("failback_role_changes")]),
         }
+        // What fails on all nodes alike moves nothing, and is said.
+        if matches!(self, Self::BackendsDown | Self::BackendsFail) {
+            all.push(never("unsaid"));
+        }
         if matches!(self, Self::Reload | Self::Reloads | Self::FailedReload) {
             all.push(never("failed"));
         }
@@ -170,14 +176,17 @@ impl Situation {
     }
 }
 
+/// What needs a look beside the check, or the end of the last client, ms.
+const LAST_MS: f64 = 1500.0;
+
 /// A death is seen at once, a hang when the check has failed `fall` times, all else at the next look.
 fn verdict_within_ms(of: Expected) -> f64 {
     let worst_of_checks = CHECK_INTERVAL + CHECK_FALL * CHECK_FAST.max(CHECK_TIMEOUT);
     match of.verdicts {
         ["dead"] => 20.0,
-        ["hung"] | ["failing"] => ms_between(0, worst_of_checks) + 20.0,
+        ["failing", ..] | ["hung"] => ms_between(0, worst_of_checks) + 20.0,
         // A look every 500 ms; and the plane finds out by checks of its own.
-        _ => 1500.0,
+        _ => LAST_MS,
     }
 }
 
@@ -207,7 +216,7 @@ mod tests {
     #[test]
     fn a_death_has_twenty_milliseconds_and_a_hang_what_the_check_allows() {
         let limit = |verdicts| verdict_within_ms(Expected::new(verdicts, Reaction::Moves));
-        assert_eq!((limit(&["dead"]), limit(&["hung"])), (20.0, 620.0));
+        assert_eq!((limit(&["dead"]), limit(&["failing", "hung"])), (20.0, 620.0));
     }
 
     #[test]

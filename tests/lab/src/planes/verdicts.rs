@@ -40,6 +40,8 @@ struct Log {
     generation: [Option<u64>; 2],
     /// The last known fitness for the VIP.
     fitness: [String; 2],
+    /// Whether it was last said to be kept although it can't be served well, and why.
+    open: [Option<String>; 2],
 }
 
 /// The running questions, a thread for each agent.
@@ -97,6 +99,12 @@ impl Verdicts {
         self.log.lock().ok()?.generation[lb.index()]
     }
 
+    /// Why `lb` keeps the VIP although it can't serve it well, if it says so now.
+    #[must_use]
+    pub fn fails_open(&self, lb: Lb) -> Option<String> {
+        self.log.lock().ok()?.open[lb.index()].clone()
+    }
+
     /// Stops and returns every change, in order.
     ///
     /// # Errors
@@ -127,6 +135,10 @@ fn take(log: &mut Log, lb: Lb, at: Ns, status: &Value) {
     if let Some(fitness) = status.pointer("/vips/0/fitness").and_then(Value::as_str) {
         fitness.clone_into(&mut log.fitness[lb.index()]);
     }
+    let open = status.pointer("/vips/0/fail_open").and_then(Value::as_bool) == Some(true);
+    let reasons = status.pointer("/vips/0/reasons").and_then(Value::as_array).into_iter().flatten();
+    let reasons: Vec<&str> = reasons.filter_map(Value::as_str).collect();
+    log.open[lb.index()] = open.then(|| reasons.join(", "));
     let Some(b) = status.pointer("/balancers/0") else { return };
     log.generation[lb.index()] = b.get("generation").and_then(Value::as_u64);
     let Some(verdict) = b.get("verdict").and_then(Value::as_str) else { return };
@@ -148,7 +160,7 @@ mod tests {
     fn status(verdict: &str, age_ms: u64) -> Value {
         let evidence = json!([{"what": "it is so", "age_ms": age_ms}]);
         let b = json!({"verdict": verdict, "verdict_age_ms": age_ms, "evidence": evidence, "generation": 3});
-        json!({"balancers": [b], "vips": [{"fitness": "fit"}]})
+        json!({"balancers": [b], "vips": [{"fitness": "fit", "fail_open": true, "reasons": ["one", "two"]}]})
     }
 
     #[test]
@@ -161,6 +173,7 @@ mod tests {
         let seen: Vec<(Lb, Ns, &str)> = log.changes.iter().map(|c| (c.lb, c.at / MS, c.verdict.as_str())).collect();
         assert_eq!(seen, [(Lb::Lb1, 100, "serving"), (Lb::Lb2, 200, "serving"), (Lb::Lb1, 1_027, "dead")]);
         assert_eq!((log.changes[2].why.as_str(), log.generation), ("it is so", [Some(3); 2]));
+        assert_eq!(log.open, [Some("one, two".to_owned()), Some("one, two".to_owned())]);
     }
 
     #[test]
