@@ -200,13 +200,15 @@ static_resources:
             // Its restarter ends with it.
             Situation::Killed | Situation::WorkerKilled => Expected::new(&["dead"], Reaction::Moves),
             Situation::Stopped => Expected::new(&["failing", "hung"], Reaction::Moves),
-            Situation::ExitsZero => Expected::new(&["leaving", "dead"], Reaction::Moves).also(&["failing"]),
-            Situation::MasterKilled => Expected::new(&["unsupervised"], Reaction::Stays),
+            // It asked the kernel for a SIGTERM when its restarter dies, and takes its time for that.
+            Situation::ExitsZero | Situation::MasterKilled => {
+                Expected::new(&["leaving", "dead"], Reaction::Moves).also(&["failing"])
+            }
             Situation::Reload | Situation::Reloads => Expected::no_event(),
             Situation::FailedReload => Expected::new(&["bad-reload"], Reaction::Stays).also(&["reloading", "serving"]),
-            Situation::ConnectionsFull | Situation::QueueFull | Situation::FilesFull => {
-                Expected::new(&["saturated"], Reaction::Stays)
-            }
+            Situation::ConnectionsFull | Situation::QueueFull => Expected::new(&["saturated"], Reaction::Stays),
+            // It aborts when it can't open a descriptor.
+            Situation::FilesFull => Expected::new(&["dead"], Reaction::Moves).also(&["failing", "saturated"]),
             Situation::BackendsDown => Expected::new(&["pool-empty"], Reaction::Stays).also(&["sick"]),
             Situation::BackendsFail => Expected::new(&["sick"], Reaction::Stays),
         }

@@ -78,8 +78,9 @@ pub fn inject(s: Situation, w: &mut World, reloads: u32, seen: &Verdicts) -> Res
             for pid in w.workers(LB) {
                 let open = std::fs::read_dir(format!("/proc/{pid}/fd")).context("a worker's descriptors")?.count();
                 let worker = Pid::from_raw(pid).context("a worker has a pid")?;
-                let few = Some(open as u64 + FILES_LEFT);
-                let old = prlimit(Some(worker), Resource::Nofile, Rlimit { current: few, maximum: few });
+                let maximum = files_at_most(pid)?;
+                let few = Rlimit { current: Some(open as u64 + FILES_LEFT), maximum };
+                let old = prlimit(Some(worker), Resource::Nofile, few);
                 lasting.limits.push((worker, old.context("lower a worker's limit of descriptors")?));
             }
             lasting.hogs = Some(hogs(w, MORE)?);
@@ -119,7 +120,11 @@ pub fn repair(s: Situation, w: &mut World, lasting: Lasting) -> Result<Ns> {
         Situation::BackendsFail => w.backends_answer(200),
         Situation::FilesFull => {
             for (worker, limit) in lasting.limits {
-                prlimit(Some(worker), Resource::Nofile, limit).context("put a worker's limit back")?;
+                // One that couldn't live with it is gone.
+                let _gone = prlimit(Some(worker), Resource::Nofile, limit);
+            }
+            if !w.main(LB)?.alive() {
+                w.start_plane(LB)?;
             }
         }
         Situation::Reload | Situation::Reloads | Situation::ConnectionsFull => {}
@@ -157,9 +162,19 @@ fn reload(w: &mut World, times: u32, seen: &Verdicts) -> Result<()> {
             bail!("reload {n}: no new worker within {} s", PATIENCE.as_secs());
         }
     }
+    if !w.plane().counts_reloads() {
+        return Ok(());
+    }
     let known = || Ok(seen.generation(LB).is_some_and(|g| g >= before + u64::from(times)));
     if !wait_for(PATIENCE, Duration::from_millis(20), known)? {
         bail!("{times} reloads, and the agent knows of {:?}, before them of {before}", seen.generation(LB));
     }
     Ok(())
+}
+
+/// How far a process may raise its own limit of descriptors: that stays as it is.
+fn files_at_most(pid: i32) -> Result<Option<u64>> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
+    let line = text.lines().find_map(|l| l.strip_prefix("Max open files")).context("a limit of descriptors")?;
+    Ok(line.split_whitespace().nth(1).and_then(|hard| hard.parse().ok()))
 }

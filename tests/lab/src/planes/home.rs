@@ -59,6 +59,6 @@ impl Drop for Lent<'_> {
 
 impl Stage for Lent<'_> {
     fn directory(&self) -> &Path {
-        self.world.as_ref().map_or(Path::new("/nonexistent"), Stage::directory)
+        self.world.as_ref().map_or_else(|| Path::new("/nonexistent"), Stage::directory)
     }
 }

@@ -38,7 +38,7 @@ impl Plane for Nginx {
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(temporary).concat();
         let broken = if broken { "nonsense;\n" } else { "" };
         let config = format!(
-            "daemon off;\npid {};\nerror_log {};\nworker_processes 1;\nworker_shutdown_timeout 30s;\n\
+            "daemon off;\nuser root;\npid {};\nerror_log {};\nworker_processes 1;\nworker_shutdown_timeout 30s;\n\
              events {{ worker_connections {CONNECTIONS}; }}\n\
              http {{\n  access_log off;\n{temporary}  upstream pool {{\n{servers}  }}\n  \
              server {{\n    listen {VIP}:80 backlog={BACKLOG};\n    listen 127.0.0.1:80 backlog={BACKLOG};\n    \
@@ -65,6 +65,10 @@ impl Plane for Nginx {
         let title = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let serves = |pid: i32| pid != main && !title(pid).contains("shutting down");
         host.processes(self.processes()).iter().map(|s| s.pid).filter(|pid| serves(*pid)).collect()
+    }
+
+    fn counts_reloads(&self) -> bool {
+        false
     }
 
     fn master(&self, main: i32) -> Option<i32> {

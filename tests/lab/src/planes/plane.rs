@@ -121,6 +121,11 @@ pub trait Plane: fmt::Debug {
         !new.is_empty() && new.iter().all(|pid| !old.contains(pid))
     }
 
+    /// Whether it says how often it was reloaded.
+    fn counts_reloads(&self) -> bool {
+        true
+    }
+
     /// The process that watches over those that serve; `None`: nobody does.
     fn master(&self, main: i32) -> Option<i32>;
 

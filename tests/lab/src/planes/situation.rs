@@ -161,9 +161,15 @@ impl Situation {
                 Expect::count("role_changes", 1.0).of(Of::Max),
                 Expect::ms("takeover_ms", verdict_within_ms(of) + 30.0).must(),
                 // It goes back once it is well again, and nothing is lost by that.
-                Expect::count("failback_failed", 0.0).allow(5.0),
+                Expect::count("failback_failed", 0.0).allow(10.0),
             ]),
-            Reaction::Stays => all.extend([never("role_changes"), never("failback_role_changes")]),
+            Reaction::Stays => {
+                all.push(never("role_changes"));
+                // Its repair is a start anew.
+                if self != Self::MasterKilled {
+                    all.push(never("failback_role_changes"));
+                }
+            }
         }
         // What fails on all nodes alike moves nothing, and is said.
         if matches!(self, Self::BackendsDown | Self::BackendsFail) {

@@ -44,9 +44,9 @@ pub fn markdown(documents: &[&Value]) -> String {
 
 fn newest<'a>(documents: &[&'a Value], name: &str) -> Option<&'a Value> {
     let units = |d: &&'a Value| d.get("units").and_then(Value::as_array);
-    let reports = documents.iter().filter_map(units).flatten().filter_map(|u| u.get("report"));
+    let mut reports = documents.iter().filter_map(units).flatten().filter_map(|u| u.get("report"));
     // One that was skipped, too: its row says why.
-    reports.filter(|r| r.get("scenario").is_some_and(|s| s == name)).last()
+    reports.rfind(|r| r.get("scenario").is_some_and(|s| s == name))
 }
 
 fn row(situation: Situation, report: &Value) -> String {
