@@ -8,6 +8,7 @@ pub mod asyncfd;
 pub mod bfd;
 pub mod caps;
 pub mod conntrack;
+pub mod ct;
 pub mod diag;
 pub mod fdpass;
 pub mod icmp;

@@ -1,11 +1,11 @@
 //! What is asked of the kernel's table.
 
 use super::encode::{family, tuple, zone};
-use super::entry::Status;
+use super::entry::{Entry, Status};
 use super::number::*;
 use super::replica::Mark;
 use super::tuple::{Layer4, Tuple, Zone};
-use super::write::{begin, end, nest, put_quad, put_sixteen, put8, put16, put32, unnest};
+use super::write::{begin, end, nest, put_quad, put8, put16, put32, unnest};
 use std::net::IpAddr;
 
 /// The flows whose original destination is this.
@@ -28,7 +28,7 @@ pub struct DumpFilter {
     pub status: Option<(Status, Status)>,
     /// It is in this zone (both directions).
     pub zone: Option<u16>,
-    /// Its original destination. Kernels from 5.8 on.
+    /// Its original destination. Kernels before 5.8 don't look at it: see [`Self::matches`].
     pub toward: Option<Toward>,
     /// IPv4 only, or (true) IPv6 only; follows from `toward` where that is given.
     pub six: Option<bool>,
@@ -56,25 +56,47 @@ impl DumpFilter {
         }
         end(out, open);
     }
+
+    /// Whether this entry of the answer is of the family and to the destination that was asked for. The kernel's answer
+    /// may hold others: it leaves out what it can compare, but that is neither everything nor the same in all versions.
+    #[must_use]
+    pub fn matches(&self, entry: &Entry) -> bool {
+        let destination = entry.original.addresses.destination();
+        self.six.is_none_or(|six| six == destination.is_ipv6() || self.toward.is_some())
+            && self.toward.is_none_or(|toward| toward.matches(&entry.original))
+    }
 }
 
 impl Toward {
+    /// Whether a flow with this original tuple is one of them.
+    #[must_use]
+    pub fn matches(&self, original: &Tuple) -> bool {
+        let layer4 = original.layer4;
+        original.addresses.destination() == self.address
+            && self.protocol.is_none_or(|protocol| protocol == layer4.protocol())
+            && self.wanted_port().is_none_or(|port| layer4.destination_port() == Some(port))
+    }
+
+    /// The port, if it can have one.
+    fn wanted_port(&self) -> Option<u16> {
+        self.port.filter(|_| matches!(self.protocol, Some(Layer4::TCP | Layer4::UDP)))
+    }
+
     fn filter(&self, out: &mut Vec<u8>) {
-        let ports = matches!(self.protocol, Some(Layer4::TCP | Layer4::UDP));
-        let port = self.port.filter(|_| ports);
+        let mut compare = 0;
         let open = nest(out, CTA_TUPLE_ORIG);
-        let ip = nest(out, CTA_TUPLE_IP);
-        match self.address {
-            IpAddr::V4(address) => put_quad(out, CTA_IP_V4_DST, address.octets()),
-            IpAddr::V6(address) => put_sixteen(out, CTA_IP_V6_DST, address.octets()),
+        // Kernels (6.18 at least) compare IPv6 addresses the wrong way round, and would leave out just those.
+        if let IpAddr::V4(address) = self.address {
+            let ip = nest(out, CTA_TUPLE_IP);
+            put_quad(out, CTA_IP_V4_DST, address.octets());
+            unnest(out, ip);
+            compare |= CTA_FILTER_IP_DST;
         }
-        unnest(out, ip);
-        let mut compare = CTA_FILTER_IP_DST;
         if let Some(protocol) = self.protocol {
             let proto = nest(out, CTA_TUPLE_PROTO);
             put8(out, CTA_PROTO_NUM, protocol);
             compare |= CTA_FILTER_PROTO_NUM;
-            if let Some(port) = port {
+            if let Some(port) = self.wanted_port() {
                 put16(out, CTA_PROTO_DST_PORT, port);
                 compare |= CTA_FILTER_PROTO_DST_PORT;
             }

@@ -290,11 +290,11 @@ pub(super) fn zone(out: &mut Vec<u8>, zone: Zone) {
     }
 }
 
-/// Both sides or none. With one only the kernel settles the other by itself, and may pick another port there. None:
-/// rules decide on the first packet of a flow that has seen no answer; so such a flow is pinned to what it has.
+/// Both sides or none. With one only the kernel settles the other by itself, and may pick another port there. Where
+/// nothing is translated none is needed: no rule translates an entry that is in the table, answered or not.
 #[inline]
 fn nat(out: &mut Vec<u8>, replica: &Replica, inverse: &Tuple) {
-    if replica.reply == *inverse && replica.status.has(Status::SEEN_REPLY) {
+    if replica.reply == *inverse {
         return;
     }
     let reply = &replica.reply;

@@ -63,15 +63,11 @@ fn with_only_one_side_translated_the_other_is_pinned_too() {
 }
 
 #[test]
-fn a_flow_without_translation_says_none_unless_rules_could_still_decide() {
+fn a_flow_without_translation_says_none() {
     let mut replica = translated();
     replica.reply = replica.original.inverse().unwrap();
     let body = created(&replica);
     assert_eq!((at(&body, &[6]), at(&body, &[13])), (None, None));
-    replica.status = Status::CONFIRMED;
-    let body = created(&replica);
-    assert_eq!(at(&body, &[6, 1]), Some(vec![10, 9, 1, 2]));
-    assert_eq!(at(&body, &[13, 1]), Some(vec![10, 9, 9, 9]));
 }
 
 #[test]
@@ -356,9 +352,38 @@ fn a_dump_says_what_it_is_to_hold() {
     assert_eq!((at(body, &[8]), at(body, &[21])), (Some(vec![0, 0, 0, 0x10]), Some(vec![0, 0, 0, 0xf0])));
     assert_eq!((at(body, &[3]), at(body, &[26])), (Some(vec![0, 0, 0, 4]), Some(vec![0, 0, 2, 4])));
     assert_eq!(at(body, &[18]), Some(vec![0, 4]));
-    assert_eq!(at(body, &[1, 1, 4]).unwrap().len(), 16);
-    assert_eq!(at(body, &[1, 1, 3]), None, "from anybody");
-    assert_eq!(at(body, &[25, 1]), Some(0b101010_u32.to_ne_bytes().to_vec()));
+    assert_eq!(at(body, &[1, 1]), None, "the kernel would leave out just these");
+    assert_eq!(at(body, &[25, 1]), Some(0b10_1000_u32.to_ne_bytes().to_vec()), "protocol and port");
+    let mut out = Vec::new();
+    let toward = Some(Toward { address: "10.9.9.9".parse().unwrap(), protocol: None, port: Some(80) });
+    DumpFilter { toward, ..DumpFilter::default() }.request(&mut out, 9);
+    let body = crate::support::requests(&out).remove(0).body;
+    assert_eq!(at(&body, &[1, 1, 2]), Some(vec![10, 9, 9, 9]));
+    assert_eq!(at(&body, &[1, 1, 1]), None, "from anybody");
+    assert_eq!(at(&body, &[1, 2]), None, "no port without a protocol");
+    assert_eq!(at(&body, &[25, 1]), Some(0b10_u32.to_ne_bytes().to_vec()));
+}
+
+#[test]
+fn what_a_kernel_didnt_leave_out_is_seen_not_to_be_asked_for() {
+    let entry = bare(translated().original, translated().reply);
+    let toward = |ip: &str, protocol, port| DumpFilter {
+        toward: Some(Toward { address: ip.parse().unwrap(), protocol, port }),
+        ..DumpFilter::default()
+    };
+    for (filter, fits) in [
+        (DumpFilter::default(), true),
+        (DumpFilter { six: Some(false), ..DumpFilter::default() }, true),
+        (DumpFilter { six: Some(true), ..DumpFilter::default() }, false),
+        (toward("10.9.9.9", None, None), true),
+        (toward("10.9.9.9", Some(6), Some(80)), true),
+        (toward("10.9.9.9", Some(6), Some(81)), false),
+        (toward("10.9.9.9", Some(17), None), false),
+        (toward("10.9.9.8", None, None), false),
+        (toward("fd09:9::9", None, None), false),
+    ] {
+        assert_eq!(filter.matches(&entry), fits, "{filter:?}");
+    }
 }
 
 #[test]

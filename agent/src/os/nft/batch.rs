@@ -113,6 +113,8 @@ pub enum MapValue {
     Verdict,
     /// Nothing but a counter.
     Counter,
+    /// Nothing: a plain set.
+    Nothing,
 }
 
 /// An element of a [`Map`].
@@ -278,7 +280,7 @@ impl Batch {
         self.push(NEWSET, NLM_F_CREATE, format!("add map inet {table} {name}"), |out| {
             push_string(out, 1, table);
             push_string(out, 2, name);
-            let is_map = !matches!(map.value, MapValue::Counter);
+            let is_map = !matches!(map.value, MapValue::Counter | MapValue::Nothing);
             push_number(out, 3, if is_map { NFT_SET_MAP } else { 0 });
             push_number(out, 4, map.key);
             push_number(out, 5, map.key_length);
@@ -289,6 +291,7 @@ impl Batch {
                 }
                 MapValue::Verdict => push_number(out, 6, NFT_DATA_VERDICT),
                 MapValue::Counter => push_nested(out, 17, |out| push_string(out, 1, "counter")),
+                MapValue::Nothing => {}
             }
             if map.size > 0 {
                 push_nested(out, 9, |out| push_number(out, 1, map.size));

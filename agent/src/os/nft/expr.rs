@@ -16,6 +16,9 @@ pub(super) const NFTA_VERDICT_CHAIN: u16 = 2;
 /// `NFT_GOTO`.
 pub(super) const GOTO: u32 = -4_i32 as u32;
 
+/// `NFT_CT_EVENTMASK`.
+pub(super) const CT_EVENT_MASK: u32 = 18;
+
 const NFPROTO_IPV4: u8 = 2;
 const NFPROTO_IPV6: u8 = 10;
 
@@ -74,6 +77,8 @@ impl Register {
 /// What conntrack knows of a packet's flow; addresses and ports as the one who opened it sent them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
+    /// New, established … as `ct state` has it (4 bytes of one bit, the host's order).
+    State,
     /// `IPS_…` bits (4 bytes, the host's order).
     Status,
     /// Destination address, IPv4.
@@ -128,6 +133,8 @@ pub enum Expression {
     },
     /// Loads what conntrack knows.
     Conntrack(Flow, Register),
+    /// Sets what events conntrack tells of the flow to these (`IPCT_…` bits, the host's order).
+    SetEventMask(Register),
     /// Loads these bytes.
     Load(Register, Vec<u8>),
     /// Goes on if some of these bits are set: of a number in the host's order.
@@ -253,7 +260,7 @@ impl Expression {
             Self::Verdict(_) | Self::Load(..) => "immediate",
             Self::MetaTo(..) => "meta",
             Self::PayloadTo { .. } => "payload",
-            Self::Conntrack(..) => "ct",
+            Self::Conntrack(..) | Self::SetEventMask(_) => "ct",
             Self::AnyBit(..) => "bitwise",
             Self::Hash { .. } => "hash",
             Self::Find { .. } | Self::Map { .. } | Self::Jump { .. } => "lookup",
@@ -305,6 +312,7 @@ impl Expression {
             }
             Self::Conntrack(what, to) => {
                 let (key, directed) = match what {
+                    Flow::State => (0, false),
                     Flow::Status => (2, false),
                     Flow::Destination4 => (20, true),
                     Flow::Destination6 => (22, true),
@@ -316,6 +324,10 @@ impl Expression {
                     // The direction of the one who opened it.
                     push_attribute(out, 3, &[0]);
                 }
+            }
+            Self::SetEventMask(from) => {
+                push_number(out, 2, CT_EVENT_MASK);
+                push_number(out, 4, from.number());
             }
             Self::Load(to, value) => {
                 push_number(out, 1, to.number());

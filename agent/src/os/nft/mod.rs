@@ -5,6 +5,7 @@
 //! | `expr` | what a rule is made of, typed |
 //! | `batch` | tables, chains, sets, rules: encoded, and committed as one transaction |
 //! | [`Guard`] | addresses that we hold but accept no packet for |
+//! | [`EventFilter`] | which flows conntrack tells of, in a table of its own |
 //! | [`Balancer`] | the embedded balancer's table, of its own |
 //! | [`TableWatch`] | tells when somebody else changes that |
 //!
@@ -15,10 +16,11 @@
 //! The kernel makes one change at a time in a network namespace, whoever asks for it: a guard that is set while a large
 //! table of the balancer (or of anybody else) is loaded waits until that is done.
 //!
-//! What this module refuses to do: read rules of others, touch a table that isn't named after us, or remember what
-//! was committed.
+//! What this module refuses to do: read rules of others (but to find those that set masks of events), touch a table that
+//! isn't named after us, or remember what was committed.
 
 mod batch;
+mod events;
 mod expr;
 mod guard;
 mod pool;
@@ -27,6 +29,7 @@ mod watch;
 pub use batch::{
     BALANCE_TABLE, Batch, Chain, Element, Hook, KeyType, Map, MapValue, NftSocket, Policy, TABLE, TypeNumber, Value,
 };
+pub use events::{EVENTS_TABLE, EventFilter, EventMask, FILTERED_MAX, Other};
 pub use expr::{Base, Comparison, Expression, Flow, Meta, Register, Verdict};
 pub use guard::{GUARDED_MAX, Guard};
 pub use pool::Balancer;

@@ -1,0 +1,65 @@
+//! Settings of conntrack under `/proc/sys/net/netfilter`, of the network namespace of the calling thread.
+
+use super::super::addr::step_error;
+use holdfast_node::io::StepError;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+/// One of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Setting {
+    /// Which flows can emit events: 0 none, ever; 1 all; 2 those that begin while somebody listens. Only with 1 do both
+    /// flows that are older than we and those that we insert.
+    Events,
+    /// Whether events say when they happened.
+    Timestamp,
+    /// Whether a TCP flow may begin in its middle: what hides that a replica is missing.
+    TcpLoose,
+    /// Whether segments outside of windows are fine, for all flows.
+    TcpBeLiberal,
+}
+
+impl Setting {
+    const fn key(self) -> &'static str {
+        match self {
+            Self::Events => "nf_conntrack_events",
+            Self::Timestamp => "nf_conntrack_timestamp",
+            Self::TcpLoose => "nf_conntrack_tcp_loose",
+            Self::TcpBeLiberal => "nf_conntrack_tcp_be_liberal",
+        }
+    }
+
+    fn path(self) -> PathBuf {
+        PathBuf::from("/proc/sys/net/netfilter").join(self.key())
+    }
+
+    /// Its value now.
+    ///
+    /// # Errors
+    /// `NotFound`: there is no connection table here, or no such setting.
+    pub fn read(self) -> io::Result<u32> {
+        let text = fs::read_to_string(self.path())?;
+        text.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+    }
+
+    /// Sets it. Needs CAP_NET_ADMIN.
+    ///
+    /// # Errors
+    /// In words, with the setting named.
+    pub fn write(self, value: u32) -> Result<(), StepError> {
+        fs::write(self.path(), value.to_string()).map_err(|e| {
+            let errno = e.raw_os_error().unwrap_or(libc::EIO);
+            let errno = if errno == libc::EACCES { libc::EPERM } else { errno };
+            step_error(errno, None, "CAP_NET_ADMIN", format!("set {self} = {value}"))
+        })
+    }
+}
+
+impl fmt::Display for Setting {
+    /// As `sysctl` writes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "net.netfilter.{}", self.key())
+    }
+}
