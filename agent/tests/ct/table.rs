@@ -1,6 +1,7 @@
 //! What the kernel says to batches, and what it can be asked.
 
 use crate::fabric::*;
+use holdfast::os::nft::Translating;
 use holdfast_statesync::ct::{
     Addresses, Batch, Direction, DumpFilter, Layer4, Mark, Outcome, Replica, Status, Tcp, TcpSide, TcpState, Toward,
     Tuple, Zone,
@@ -248,12 +249,21 @@ fn a_dump_holds_what_was_asked_for_only() {
 }
 
 #[test]
-fn without_a_nat_chain_a_translated_replica_is_taken_all_the_same() {
+fn without_a_nat_chain_a_translated_replica_is_taken_all_the_same_so_the_chain_is_looked_for() {
     if skipped() {
         return;
     }
-    // So nothing here tells that it will not be translated: whoever writes has to see to the chain.
     let namespace = Namespace::new("n");
     namespace.create(&[flow(1)]);
     assert_eq!(namespace.dump()[0].reply, flow(1).reply);
+    let look = || namespace.enter(|| Translating::look().expect("asked"));
+    namespace.nft("table inet t { chain f { type filter hook forward priority 0; }; chain nat { counter; }; }");
+    assert_eq!(look(), Translating { four: false, six: false });
+    namespace.nft("table ip6 t { chain n { type nat hook postrouting priority srcnat; }; }");
+    assert_eq!(look(), Translating { four: false, six: true });
+    namespace.nft("table ip t { chain n { type nat hook prerouting priority dstnat; }; }");
+    assert_eq!(look(), Translating { four: true, six: true });
+    namespace.exec("nft flush ruleset");
+    namespace.nft("table inet t { chain n { type nat hook input priority 100; }; }");
+    assert_eq!(look(), Translating { four: true, six: true });
 }

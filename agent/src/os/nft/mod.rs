@@ -6,6 +6,7 @@
 //! | `batch` | tables, chains, sets, rules: encoded, and committed as one transaction |
 //! | [`Guard`] | addresses that we hold but accept no packet for |
 //! | [`EventFilter`] | which flows conntrack tells of, in a table of its own |
+//! | [`Translating`] | whether replicas of translated flows are translated here |
 //! | [`Balancer`] | the embedded balancer's table, of its own |
 //! | [`TableWatch`] | tells when somebody else changes that |
 //!
@@ -23,6 +24,7 @@ mod batch;
 mod events;
 mod expr;
 mod guard;
+mod hooks;
 mod pool;
 mod watch;
 
@@ -32,5 +34,6 @@ pub use batch::{
 pub use events::{EVENTS_TABLE, EventFilter, EventMask, FILTERED_MAX, Other};
 pub use expr::{Base, Comparison, Expression, Flow, Meta, Register, Verdict};
 pub use guard::{GUARDED_MAX, Guard};
+pub use hooks::Translating;
 pub use pool::Balancer;
 pub use watch::{Generation, Membership, TableWatch};
