@@ -20,13 +20,18 @@ use crate::config::file::{in_words, read_regular};
 use holdfast_node::config::{Balancer, BalancerKind, Config, Endpoint, Probe};
 use holdfast_node::status::Warning;
 use model::{At, OurCheck, Ours, Plane};
-use std::path::{Path, PathBuf};
+use nginx::Included;
+use std::cell::Cell;
+use std::io;
+use std::path::{Component, Path, PathBuf};
 
 /// Longest file.
 const FILE_MAX: usize = 1 << 20;
-/// Files of one balancer, with those that they include; and entries of a folder that are looked at.
-const FILES_MAX: usize = 256;
-const ENTRIES_MAX: usize = 4096;
+/// Files that those of one balancer include, one that is included again counts again; their length together; and
+/// entries of a folder that are looked at.
+const FILES_MAX: usize = 4096;
+const INCLUDED_MAX: usize = 32 << 20;
+const ENTRIES_MAX: usize = 16_384;
 
 /// What was found in the files of all balancers.
 #[derive(Debug, Default)]
@@ -90,7 +95,10 @@ fn lint(balancer: &Balancer, ours: &Ours) -> Plane {
     let mut plane = match balancer.kind {
         BalancerKind::Haproxy if !files.is_empty() => haproxy::read(&files),
         BalancerKind::Nginx => match (files.first(), balancer.config.first().and_then(|path| path.parent())) {
-            (Some((name, text)), Some(folder)) => nginx::read(name, text, &|pattern| included(folder, pattern)),
+            (Some((name, text)), Some(folder)) => {
+                let room = Room::default();
+                nginx::read(name, text, &|pattern| included(folder, pattern, &room))
+            }
             _ => Plane::default(),
         },
         BalancerKind::Envoy => {
@@ -116,6 +124,9 @@ fn lint(balancer: &Balancer, ours: &Ours) -> Plane {
         );
     }
     common::judge(&mut plane, ours);
+    if plane.untold > 0 {
+        plane.facts.push(format!("{} more findings are not told", plane.untold));
+    }
     plane
 }
 
@@ -156,30 +167,81 @@ fn text(path: &Path) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// What may still be included.
+#[derive(Debug)]
+struct Room {
+    files: Cell<usize>,
+    bytes: Cell<usize>,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { files: Cell::new(FILES_MAX), bytes: Cell::new(INCLUDED_MAX) }
+    }
+}
+
+impl Room {
+    fn text(&self, path: &Path) -> Result<String, String> {
+        let text = text(path).map_err(|why| format!("{}: {why}", path.display()))?;
+        let left = self.bytes.get().checked_sub(text.len());
+        self.bytes.set(left.ok_or_else(|| format!("{}: more than is looked at", path.display()))?);
+        Ok(text)
+    }
+}
+
 /// The files that a pattern of nginx names, if it stays below the main file's folder; `*` and `?` in the last part only.
-fn included(folder: &Path, pattern: &str) -> Result<Vec<(String, String)>, String> {
+fn included(folder: &Path, pattern: &str, room: &Room) -> Included {
+    let (paths, mut missing) = match named(folder, pattern) {
+        Ok(named) => named,
+        Err(why) => return Included { files: Vec::new(), missing: vec![why] },
+    };
+    let many = paths.len();
+    let mut files = Vec::new();
+    for (n, path) in paths.into_iter().enumerate() {
+        let Some(left) = room.files.get().checked_sub(1) else {
+            missing.push(format!("{} of {many} files are more than are looked at", many - n));
+            break;
+        };
+        room.files.set(left);
+        match room.text(&path) {
+            Ok(text) => files.push((path.display().to_string(), text)),
+            Err(why) => missing.push(why),
+        }
+    }
+    Included { files, missing }
+}
+
+/// Paths, and what may be missing among them.
+fn named(folder: &Path, pattern: &str) -> Result<(Vec<PathBuf>, Vec<String>), String> {
     let path = folder.join(pattern);
     let below = path.strip_prefix(folder).map_err(|_| format!("is not below {}: not followed", folder.display()))?;
-    if below.components().any(|part| !matches!(part, std::path::Component::Normal(_))) {
+    if below.components().any(|part| !matches!(part, Component::Normal(_))) {
         return Err("leads out of the folder: not followed".to_owned());
     }
+    let marked = |text: &str| text.contains(['*', '?', '[']);
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let paths: Vec<PathBuf> = if name.contains(['*', '?']) {
-        let entries = path.parent().and_then(|parent| std::fs::read_dir(parent).ok());
-        let entries = entries.into_iter().flatten().take(ENTRIES_MAX).filter_map(Result::ok);
-        let mut paths: Vec<PathBuf> = entries
-            .filter(|entry| {
-                entry.file_name().to_str().is_some_and(|entry| !entry.starts_with('.') && matches(name, entry))
-            })
-            .map(|entry| entry.path())
-            .collect();
-        paths.sort();
-        paths.truncate(FILES_MAX);
-        paths
-    } else {
-        vec![path]
+    let parent = path.parent().unwrap_or(folder);
+    if parent.strip_prefix(folder).ok().and_then(Path::to_str).is_none_or(marked) || name.contains('[') {
+        return Err("a pattern of a kind that is not followed".to_owned());
+    }
+    if !marked(name) {
+        return Ok((vec![path.clone()], Vec::new()));
+    }
+    // Where there is no such folder a pattern names nothing, which nginx takes.
+    let mut entries = match std::fs::read_dir(parent) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Default::default()),
+        Err(e) => return Err(format!("{}: {}", parent.display(), in_words(&e))),
     };
-    paths.iter().map(|path| Ok((path.display().to_string(), text(path)?))).collect()
+    let some: Vec<PathBuf> = entries.by_ref().take(ENTRIES_MAX).filter_map(|e| Some(e.ok()?.path())).collect();
+    let rest = entries.next().map(|_| format!("{} has more entries than are looked at", parent.display()));
+    let fits = |path: &PathBuf| {
+        let entry = path.file_name().and_then(|name| name.to_str());
+        entry.is_some_and(|entry| !entry.starts_with('.') && matches(name, entry))
+    };
+    let mut paths: Vec<PathBuf> = some.into_iter().filter(fits).collect();
+    paths.sort();
+    Ok((paths, rest.into_iter().collect()))
 }
 
 /// Whether a name fits a pattern of `*` and `?`.

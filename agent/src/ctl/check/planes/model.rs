@@ -93,6 +93,8 @@ pub(super) struct Plane {
     pub(super) findings: Vec<Finding>,
     /// Lines for people: what was computed, what could not be read.
     pub(super) facts: Vec<String>,
+    /// Findings beyond the most that are told.
+    pub(super) untold: usize,
 }
 
 impl Plane {
@@ -107,6 +109,8 @@ impl Plane {
         if self.findings.len() < FINDINGS_MAX {
             let (cause, consequence, remedy) = (cause.into(), consequence.into(), remedy.into());
             self.findings.push(Finding { rule, at: at.clone(), cause, consequence, remedy });
+        } else {
+            self.untold += 1;
         }
     }
 }

@@ -30,8 +30,15 @@ impl Directive {
     }
 }
 
-/// What `include` names: files (name, text) or why not.
-pub(super) type Include<'f> = &'f dyn Fn(&str) -> Result<Vec<(String, String)>, String>;
+/// What `include` names.
+pub(super) type Include<'f> = &'f dyn Fn(&str) -> Included;
+
+/// Name and text of each file, and why others aren't among them.
+#[derive(Debug, Default)]
+pub(super) struct Included {
+    pub(super) files: Vec<(String, String)>,
+    pub(super) missing: Vec<String>,
+}
 
 struct Reader<'f> {
     include: Include<'f>,
@@ -198,13 +205,11 @@ impl Reader<'_> {
             }
             return Vec::new();
         }
-        match (self.include)(directive.arg(0)) {
-            Ok(files) => files.iter().flat_map(|(name, text)| self.file(name, text, depth + 1)).collect(),
-            Err(why) => {
-                self.problems.push((directive.at.clone(), format!("include {}: {why}", directive.arg(0))));
-                Vec::new()
-            }
+        let Included { files, missing } = (self.include)(directive.arg(0));
+        for why in missing {
+            self.problems.push((directive.at.clone(), format!("include {}: {why}", directive.arg(0))));
         }
+        files.iter().flat_map(|(name, text)| self.file(name, text, depth + 1)).collect()
     }
 }
 

@@ -1,6 +1,7 @@
 use super::model::{Finding, OurCheck, Ours, Plane};
-use super::{common, envoy, haproxy, matches, nginx, rules};
+use super::{Room, common, envoy, haproxy, included, matches, nginx, rules};
 use proptest::prelude::*;
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -12,13 +13,16 @@ fn haproxy(text: &str) -> Plane {
 }
 
 fn nginx(text: &str) -> Plane {
+    let file = |name: &str, text: &str| nginx::Included {
+        files: vec![(name.to_owned(), text.to_owned())],
+        ..nginx::Included::default()
+    };
     nginx::read("nginx.conf", text, &|pattern| match pattern {
-        "conf.d/*.conf" => Ok(vec![(
-            "conf.d/a.conf".to_owned(),
-            "server {\n listen 192.0.2.10:80;\n location / { proxy_pass http://app; }\n}".to_owned(),
-        )]),
-        "loop.conf" => Ok(vec![("loop.conf".to_owned(), "include loop.conf;".to_owned())]),
-        _ => Err("is not below the folder".to_owned()),
+        "conf.d/*.conf" => {
+            file("conf.d/a.conf", "server {\n listen 192.0.2.10:80;\n location / { proxy_pass http://app; }\n}")
+        }
+        "loop.conf" => file("loop.conf", "include loop.conf;"),
+        _ => nginx::Included { missing: vec!["is not below the folder".to_owned()], ..nginx::Included::default() },
     })
 }
 
@@ -254,6 +258,50 @@ fn each_weak_line_of_an_nginx_is_found_with_its_file_and_line() {
     assert_eq!(plane.findings[3].at.file, "conf.d/a.conf");
     let plane = nginx("worker_shutdown_timeout 1m;\ninclude loop.conf;");
     assert_eq!(plane.findings.len(), 1, "an include of itself ends: {:?}", plane.findings);
+}
+
+#[test]
+fn what_an_include_names_and_is_not_looked_at_is_said() {
+    let dir = std::env::temp_dir().join(format!("holdfast-included-{}", std::process::id()));
+    std::fs::create_dir_all(dir.join("sites/d.conf")).expect("a fresh directory");
+    for name in ["a.conf", "b.conf", "c.conf", "other"] {
+        std::fs::write(dir.join("sites").join(name), "server { listen 80; }").expect("writable");
+    }
+    let names = |files: &[(String, String)]| -> Vec<String> {
+        files.iter().filter_map(|(name, _)| Some(name.rsplit_once('/')?.1.to_owned())).collect()
+    };
+    let room = |files, bytes| Room { files: Cell::new(files), bytes: Cell::new(bytes) };
+    let some = |pattern: &str, room: &Room| {
+        let included = included(&dir, pattern, room);
+        (names(&included.files), included.missing)
+    };
+    let all = ["a.conf", "b.conf", "c.conf"].map(str::to_owned);
+    let (files, missing) = some("sites/*.conf", &Room::default());
+    assert_eq!(files, all, "one that can't be read doesn't hide the others");
+    assert!(missing.len() == 1 && missing[0].contains("/sites/d.conf: "), "{missing:?}");
+    let small = room(2, 1000);
+    assert_eq!(
+        some("sites/*.conf", &small),
+        (all[..2].to_vec(), vec!["2 of 4 files are more than are looked at".to_owned()])
+    );
+    assert_eq!(some("sites/a.conf", &small).1, ["1 of 1 files are more than are looked at"]);
+    let (files, missing) = some("sites/?.conf", &room(9, 50));
+    assert_eq!((files, missing.len()), (all[..2].to_vec(), 2), "{missing:?}");
+    assert!(missing[0].ends_with("/c.conf: more than is looked at"), "{missing:?}");
+    for other in ["*/a.conf", "sites/[ab].conf", "../x.conf", "/etc/x.conf"] {
+        assert_eq!(some(other, &Room::default()).1.len(), 1, "{other}");
+    }
+    assert_eq!(some("none/*.conf", &Room::default()), (vec![], vec![]), "nginx takes it too");
+    let plane = nginx::read("nginx.conf", "http {\n include sites/*.conf;\n}", &|p| included(&dir, p, &room(3, 1000)));
+    let said: Vec<&str> = plane.findings.iter().filter(|f| f.rule == "unreadable").map(|f| f.cause.as_str()).collect();
+    assert_eq!(said, ["include sites/*.conf: 1 of 4 files are more than are looked at"]);
+    std::fs::remove_dir_all(dir).expect("ours");
+}
+
+#[test]
+fn findings_beyond_the_most_that_are_told_are_counted() {
+    let plane = nginx(&"include /elsewhere;\n".repeat(150));
+    assert_eq!((plane.findings.len(), plane.untold), (100, 51));
 }
 
 const ENVOY: &str = r#"
