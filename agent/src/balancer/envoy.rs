@@ -6,11 +6,11 @@
 //! SIGTERM, which resets all connections at once.
 
 use super::acts::Act;
-use super::plane::{Asked, Asking, Member, Plane, generations};
+use super::plane::{Asked, Asking, Member, Plane, generations, within};
 use super::{Tree, ask};
 use holdfast_node::config::{Admin as Where, Balancer, HttpAt};
 use holdfast_node::io::{Admin, Level, Pool};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Longest answer: about 10,000 clusters.
 const ANSWER_MAX: usize = 1 << 20;
@@ -30,7 +30,10 @@ const DRAINING: u64 = 1;
 pub(super) struct Envoy {
     admin: Option<(HttpAt, String)>,
     before: Option<Counters>,
+    /// Updates that were rejected since one was taken.
     failed: u64,
+    /// Epochs that ended before they served, up to when this one came.
+    aborted: u64,
 }
 
 impl Envoy {
@@ -39,27 +42,31 @@ impl Envoy {
             Some(Where::Http { at, path }) => Some((at.clone(), path.trim_end_matches('/').to_owned())),
             Some(Where::Socket(_)) | None => None,
         };
-        Self { admin, before: None, failed: 0 }
+        Self { admin, before: None, failed: 0, aborted: 0 }
     }
 
-    async fn asked(&mut self) -> Asked {
+    async fn asked(&mut self, tree: &Tree, patience: Duration) -> Asked {
         let Some((at, base)) = &self.admin else { return Asked::only(Admin::NotConfigured) };
         let began = Instant::now();
-        let answer = ask::http(at, "GET", &format!("{base}/{STATISTICS}"), ANSWER_MAX).await;
+        let path = format!("{base}/{STATISTICS}");
+        let answer = within(patience, ask::http(at, "GET", &path, ANSWER_MAX)).await;
         let took = began.elapsed();
         let statistics = answer.and_then(|(status, body)| match status {
             200 => statistics(&String::from_utf8_lossy(&body)).ok_or_else(|| format!("{at}: not Envoy's statistics")),
             other => Err(format!("{at}: status {other}")),
         });
         match statistics {
-            Ok(statistics) => self.told(&statistics, Admin::Answers { took }),
+            Ok(statistics) => self.told(&statistics, tree.aborted, Admin::Answers { took }),
             Err(why) => Asked::only(Admin::Silent { why }),
         }
     }
 
-    fn told(&mut self, now: &Statistics, admin: Admin) -> Asked {
+    fn told(&mut self, now: &Statistics, aborted: u64, admin: Admin) -> Asked {
         // A new epoch counts from zero.
         let before = self.before.replace(now.counters).filter(|before| before.epoch == now.counters.epoch);
+        if before.is_none() {
+            self.aborted = aborted;
+        }
         let grown = |count: fn(&Counters) -> u64| before.is_some_and(|before| count(&now.counters) > count(&before));
         if grown(|c| c.rejected) {
             self.failed = self.failed.saturating_add(1);
@@ -73,7 +80,7 @@ impl Envoy {
             connections: Some(connections),
             backends: (now.pool.total > 0).then_some(now.pool),
             generation: Some(now.counters.epoch),
-            failed: self.failed,
+            failed: Some(self.failed.saturating_add(aborted.saturating_sub(self.aborted))),
             leaving: now.live == Some(0) || now.state == Some(DRAINING),
             admin,
         }
@@ -86,12 +93,17 @@ impl Envoy {
 }
 
 impl Plane for Envoy {
-    fn shape(&self, main: &Member, members: &[Member]) -> Tree {
-        generations(main, members.iter().filter(|m| m.name.starts_with(NAME)).map(|m| m.process).collect(), members)
+    fn titles(&self) -> bool {
+        true
     }
 
-    fn ask<'a>(&'a mut self, _tree: &'a Tree) -> Asking<'a> {
-        Box::pin(self.asked())
+    fn shape(&self, main: &Member, members: &[Member]) -> Tree {
+        let epochs = members.iter().filter(|m| m.name.starts_with(NAME) && serves(&m.title));
+        generations(main, epochs.map(|m| m.process).collect(), members)
+    }
+
+    fn ask<'a>(&'a mut self, tree: &'a Tree, patience: Duration) -> Asking<'a> {
+        Box::pin(self.asked(tree, patience))
     }
 
     fn leave(&self) -> Vec<Act> {
@@ -112,6 +124,14 @@ impl Plane for Envoy {
             None => tree.youngest().map(|process| Act::signal(process, libc::SIGTERM)).into_iter().collect(),
         }
     }
+}
+
+/// Whether one with these arguments is there to serve, and not to look over a file (`--mode validate`).
+fn serves(title: &str) -> bool {
+    let mut words = title.split_ascii_whitespace();
+    let mode = words.find_map(|word| word.strip_prefix("--mode"));
+    let mode = mode.map(|rest| rest.strip_prefix('=').or_else(|| words.next()).unwrap_or_default());
+    mode.is_none_or(|mode| mode == "serve")
 }
 
 /// What is compared with the last look.
@@ -195,11 +215,11 @@ mod tests {
         listener_manager.lds.update_rejected: 0\nserver.initialization_time_ms: No recorded values\n";
 
     fn envoy() -> Envoy {
-        Envoy { admin: Some((HttpAt::Unix("/s".into()), String::new())), before: None, failed: 0 }
+        Envoy { admin: Some((HttpAt::Unix("/s".into()), String::new())), before: None, failed: 0, aborted: 0 }
     }
 
     fn told(envoy: &mut Envoy, text: &str) -> Asked {
-        envoy.told(&statistics(text).expect("Envoy's"), Admin::NotConfigured)
+        envoy.told(&statistics(text).expect("Envoy's"), 0, Admin::NotConfigured)
     }
 
     #[test]
@@ -208,6 +228,10 @@ mod tests {
         let members = [main.clone(), member(20, 10, "envoy"), member(30, 10, "envoy")];
         let tree = envoy().shape(&main, &members);
         assert_eq!((tree.main.pid, pids(&tree.serving), pids(&tree.old)), (10, vec![30], vec![20]));
+        let tests = [main.clone(), member(20, 10, "envoy -c a"), member(30, 10, "envoy --mode validate -c b")];
+        let tree = envoy().shape(&main, &tests);
+        assert_eq!((pids(&tree.serving), pids(&tree.old), pids(&tree.others)), (vec![20], vec![], vec![30]));
+        assert!(serves("envoy --mode serve") && !serves("envoy -c b --mode=init_only") && !serves("envoy --mode"));
         let alone = member(10, 1, "envoy");
         assert_eq!(envoy().shape(&alone, std::slice::from_ref(&alone)), Tree::single(alone.process));
         let started_beside = [alone.clone(), member(20, 1, "envoy")];
@@ -220,7 +244,7 @@ mod tests {
         let asked = told(&mut envoy(), TEXT);
         assert_eq!(asked.backends, Some(Pool { up: 1, total: 5 }));
         assert_eq!(asked.connections, Some(Level { now: 40, limit: 50 }));
-        assert_eq!((asked.generation, asked.failed, asked.leaving), (Some(4), 0, false));
+        assert_eq!((asked.generation, asked.failed, asked.leaving), (Some(4), Some(0), false));
     }
 
     #[test]
@@ -245,7 +269,17 @@ mod tests {
         let rejected = TEXT.replace("rejected: 0", "rejected: 1");
         let accepted = format!("{rejected}cluster_manager.cds.update_success: 1\n");
         let failed = [TEXT, &rejected, &rejected, &accepted].map(|text| told(&mut envoy, text).failed);
-        assert_eq!(failed, [0, 1, 1, 0]);
+        assert_eq!(failed, [0, 1, 1, 0].map(Some));
+    }
+
+    #[test]
+    fn an_epoch_that_ended_before_it_served_is_a_failed_reload_until_one_serves() {
+        let mut envoy = envoy();
+        let next = TEXT.replace("epoch: 4", "epoch: 6");
+        let mut at =
+            |text: &str, aborted| envoy.told(&statistics(text).expect("Envoy's"), aborted, Admin::NotConfigured).failed;
+        let failed = [at(TEXT, 3), at(TEXT, 4), at(TEXT, 4), at(&next, 4), at(&next, 5)];
+        assert_eq!(failed, [0, 1, 1, 0, 1].map(Some), "what was before it was looked at isn't counted");
     }
 
     #[test]

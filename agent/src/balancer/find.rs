@@ -65,7 +65,10 @@ impl Finder {
         let Some(main) = members.iter().find(|m| m.process == main).cloned() else {
             return Err(format!("process {} is gone", main.pid));
         };
-        let tree = self.plane.shape(&main, &members);
+        let mut tree = self.plane.shape(&main, &members);
+        if let Some(last) = &self.last {
+            tree.aborted = last.aborted + u64::from(aborted(last, &tree));
+        }
         self.last = Some(tree.clone());
         Ok(tree)
     }
@@ -155,6 +158,11 @@ impl Finder {
         let main = all.iter().filter(root).map(|s| s.process).min();
         Ok((main.ok_or_else(|| format!("{unit}: no process in its control group"))?, all))
     }
+}
+
+/// Whether the youngest is gone and one that it was to replace serves on.
+fn aborted(last: &Tree, now: &Tree) -> bool {
+    now.youngest().is_some_and(|serves| last.youngest() > Some(serves) && last.old.contains(&serves))
 }
 
 /// The mount point, if this line of mountinfo is a hierarchy that systemd may keep its units in.

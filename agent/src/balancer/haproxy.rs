@@ -6,18 +6,20 @@
 //! only the master CLI still reaches it.
 
 use super::acts::Act;
-use super::plane::{Asked, Asking, Member, Plane, fuller, generations};
+use super::plane::{Asked, Asking, Member, Plane, fuller, generations, within};
 use super::{Tree, ask};
 use holdfast_node::config::{Admin as Where, Balancer};
 use holdfast_node::io::{Admin, Level, Pool};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Longest answer: about 3,000 servers.
 const ANSWER_MAX: usize = 1 << 20;
 /// Frontends, backends and servers; of very many servers frontends and backends alone.
 const EVERYTHING: &str = "show stat -1 7 -1";
 const SUMMARY: &str = "show stat -1 3 -1";
+/// So many long lists in a row that were too long, or late, and it is asked for the short one.
+const MISSED: u32 = 3;
 /// The variable by which a configuration can fail its own monitor page: `monitor fail if { var(proc.stopping) -m bool }`.
 const STOPPING: &str = "proc.stopping";
 
@@ -26,10 +28,8 @@ const STOPPING: &str = "proc.stopping";
 pub(super) struct Haproxy {
     admin: Option<PathBuf>,
     master: Option<PathBuf>,
-    /// Too many servers to list: only sums are asked for.
-    many: bool,
-    /// What the master said last.
-    told: Option<Processes>,
+    /// Long lists in a row that didn't come.
+    missed: u32,
 }
 
 impl Haproxy {
@@ -38,58 +38,69 @@ impl Haproxy {
             Some(Where::Socket(path)) => Some(path.clone()),
             Some(Where::Http { .. }) | None => None,
         };
-        Self { admin, master: balancer.master.clone(), many: false, told: None }
+        Self { admin, master: balancer.master.clone(), missed: 0 }
     }
 
-    async fn asked(&mut self, tree: &Tree) -> Asked {
+    async fn asked(&mut self, tree: &Tree, patience: Duration) -> Asked {
         let (admin, master) = (self.admin.clone(), self.master.clone());
-        let mut asked = match (&admin, &master) {
-            (None, None) => return Asked::only(Admin::NotConfigured),
-            (Some(socket), master) => {
-                let asked = self.figures(socket, "").await;
-                match (asked, master, tree.youngest()) {
-                    // A worker that leaves closes its socket first; its master still reaches it.
-                    (Err(why), Some(master), Some(worker)) => {
-                        let began = Instant::now();
-                        if leaves(master, worker.pid).await {
-                            Asked { leaving: true, ..Asked::only(Admin::Answers { took: began.elapsed() }) }
-                        } else {
-                            silent(why)
-                        }
-                    }
-                    (asked, ..) => asked.unwrap_or_else(silent),
-                }
-            }
-            (None, Some(master)) => self.figures(master, "@1 ").await.unwrap_or_else(silent),
+        let proc = async {
+            let master = master.as_ref()?;
+            let answer = within(patience, ask::command(master, "show proc", ANSWER_MAX)).await.ok()?;
+            processes(&String::from_utf8_lossy(&answer))
         };
-        if let Some(master) = &master {
-            // Within a reload the master doesn't answer for a moment; what it said last is true until then.
-            if let Ok(answer) = ask::command(master, "show proc", ANSWER_MAX).await {
-                self.told = processes(&String::from_utf8_lossy(&answer)).or(self.told);
+        // Each by itself: a master that is stopped, or reads a long configuration, says nothing of its worker.
+        let worker = async {
+            match (&admin, &master) {
+                (None, None) => Asked::only(Admin::NotConfigured),
+                (Some(socket), master) => self.worker(socket, master.as_deref(), tree, patience).await,
+                (None, Some(master)) => self.figures(master, "@1 ", patience).await.unwrap_or_else(silent),
             }
-            asked.generation = self.told.map(|p| p.generation);
-            asked.failed = self.told.map_or(0, |p| p.failed);
-        }
+        };
+        let (mut asked, told) = tokio::join!(worker, proc);
+        asked.generation = told.map(|p| p.generation);
+        asked.failed = told.map(|p| p.failed);
         asked
     }
 
-    /// `prefix`: towards the worker, on the master CLI.
-    async fn figures(&mut self, socket: &Path, prefix: &str) -> Result<Asked, String> {
+    async fn worker(&mut self, socket: &Path, master: Option<&Path>, tree: &Tree, patience: Duration) -> Asked {
         let began = Instant::now();
-        let info = ask::command(socket, &format!("{prefix}show info"), ANSWER_MAX).await?;
+        let why = match self.figures(socket, "", patience).await {
+            Ok(asked) => return asked,
+            Err(why) => why,
+        };
+        // A worker that leaves closes its socket first; its master still reaches it.
+        if let (Some(master), Some(worker)) = (master, tree.youngest()) {
+            let began_again = Instant::now();
+            if leaves(master, worker.pid, patience.saturating_sub(began.elapsed())).await {
+                return Asked { leaving: true, ..Asked::only(Admin::Answers { took: began_again.elapsed() }) };
+            }
+        }
+        silent(why)
+    }
+
+    /// `prefix`: towards the worker, on the master CLI.
+    async fn figures(&mut self, socket: &Path, prefix: &str, patience: Duration) -> Result<Asked, String> {
+        let began = Instant::now();
+        let info = within(patience, ask::command(socket, &format!("{prefix}show info"), ANSWER_MAX)).await?;
         let took = began.elapsed();
         let mut seen = Seen::default();
         seen.info(&String::from_utf8_lossy(&info));
         if !seen.understood {
             return Err(format!("{}: not an answer of HAProxy", socket.display()));
         }
-        let list = if self.many { SUMMARY } else { EVERYTHING };
-        match ask::command(socket, &format!("{prefix}{list}"), ANSWER_MAX).await {
-            Ok(list) => seen.stat(&String::from_utf8_lossy(&list)),
-            // It has said how it is; what its list would add can wait for the next look.
-            Err(_) => self.many = true,
+        let many = self.missed >= MISSED;
+        let list = if many { SUMMARY } else { EVERYTHING };
+        let rest = patience.saturating_sub(took);
+        let list = within(rest, ask::command(socket, &format!("{prefix}{list}"), ANSWER_MAX)).await;
+        // It has said how it is; what its list would add can wait for the next look.
+        match list {
+            Ok(list) => {
+                self.missed = if many { self.missed } else { 0 };
+                seen.stat(&String::from_utf8_lossy(&list));
+            }
+            Err(_) => self.missed = self.missed.saturating_add(1),
         }
-        Ok(seen.asked(Admin::Answers { took }, self.many))
+        Ok(seen.asked(Admin::Answers { took }, many))
     }
 }
 
@@ -98,9 +109,9 @@ fn silent(why: String) -> Asked {
 }
 
 /// Whether this worker says to its master that it is stopping.
-async fn leaves(master: &Path, worker: u32) -> bool {
+async fn leaves(master: &Path, worker: u32, patience: Duration) -> bool {
     let mut seen = Seen::default();
-    if let Ok(info) = ask::command(master, &format!("@!{worker} show info"), ANSWER_MAX).await {
+    if let Ok(info) = within(patience, ask::command(master, &format!("@!{worker} show info"), ANSWER_MAX)).await {
         seen.info(&String::from_utf8_lossy(&info));
     }
     seen.stopping
@@ -113,8 +124,8 @@ impl Plane for Haproxy {
         generations(main, members.iter().filter(worker).map(|m| m.process).collect(), members)
     }
 
-    fn ask<'a>(&'a mut self, tree: &'a Tree) -> Asking<'a> {
-        Box::pin(self.asked(tree))
+    fn ask<'a>(&'a mut self, tree: &'a Tree, patience: Duration) -> Asking<'a> {
+        Box::pin(self.asked(tree, patience))
     }
 
     fn leave(&self) -> Vec<Act> {
@@ -282,7 +293,7 @@ mod tests {
         b,d,0,0,0,0,,0,MAINT,1,0,2,\nb,BACKEND,0,0,0,0,5,0,UP,2,0,1,\n\n";
 
     fn haproxy() -> Haproxy {
-        Haproxy { admin: Some("/s".into()), master: None, many: false, told: None }
+        Haproxy { admin: Some("/s".into()), master: None, missed: 0 }
     }
 
     fn seen(info: &str, stat: &str) -> Asked {
@@ -320,6 +331,40 @@ mod tests {
         assert_eq!(summed("b,BACKEND,0,0,0,0,5,0,UP,2,1,1,\n"), Some(Pool { up: 3, total: 3 }));
         assert_eq!(summed("b,BACKEND,0,0,0,0,5,0,DOWN,0,0,1,\n"), Some(Pool { up: 0, total: 1 }));
         assert_eq!(summed(""), None);
+    }
+
+    #[tokio::test]
+    async fn one_that_answers_is_not_silent_though_its_list_never_comes_and_then_the_short_one_is_asked_for() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let path = std::env::temp_dir().join(format!("holdfast-haproxy-{}.sock", std::process::id()));
+        let listener = tokio::net::UnixListener::bind(&path).expect("a fresh socket");
+        let header = STAT.lines().next().expect("a header").to_owned();
+        let serve = tokio::spawn(async move {
+            let mut held = Vec::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut question = String::new();
+                let _ = stream.read_to_string(&mut question).await;
+                let answer = match question.trim() {
+                    "show info" => "Pid: 7\nMaxconn: 50\nCurrConns: 5\n".to_owned(),
+                    SUMMARY => format!("{header}\nb,BACKEND,0,0,0,0,5,0,UP,2,1,1,\n"),
+                    _ => {
+                        held.push(stream);
+                        continue;
+                    }
+                };
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        let mut haproxy = Haproxy { admin: Some(path.clone()), ..haproxy() };
+        let tree = Tree::single(super::super::Process { start: 1, pid: 1 });
+        for n in 0..=MISSED {
+            let asked = haproxy.asked(&tree, Duration::from_millis(300)).await;
+            assert!(matches!(asked.admin, Admin::Answers { .. }), "{asked:?}");
+            assert_eq!(asked.connections, Some(Level { now: 5, limit: 50 }));
+            assert_eq!(asked.backends, (n == MISSED).then_some(Pool { up: 3, total: 3 }));
+        }
+        serve.abort();
+        let _ = std::fs::remove_file(path);
     }
 
     #[test]

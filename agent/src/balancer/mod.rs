@@ -6,6 +6,7 @@
 //! | `find` | from a pidfile, a unit or a pid to the tree of processes |
 //! | [`plane`] | what is particular to a kind of balancer, as a trait; [`acts`]: what can be done to it |
 //! | `haproxy`, `nginx`, `envoy`, `process` | each kind |
+//! | `attempts` | reloads that nginx was told to do and didn't |
 //! | `ask` | one bounded question to an admin side |
 //! | [`rules`] | what a death means: gone, or a reload |
 //! | [`watch`] | process descriptors on the protocol thread, looking on the runtime |
@@ -17,6 +18,7 @@
 
 pub mod acts;
 mod ask;
+mod attempts;
 mod envoy;
 mod find;
 mod haproxy;
@@ -52,12 +54,14 @@ pub struct Tree {
     pub others: Vec<Process>,
     /// The main process lives.
     pub supervised: bool,
+    /// How often a newer one was seen to end while one of a former generation served on.
+    pub aborted: u64,
 }
 
 impl Tree {
     /// One process that does everything itself.
     pub fn single(main: Process) -> Self {
-        Self { main, serving: vec![main], old: Vec::new(), others: Vec::new(), supervised: true }
+        Self { main, serving: vec![main], old: Vec::new(), others: Vec::new(), supervised: true, aborted: 0 }
     }
 
     /// The youngest process that accepts connections; `None`: none does.

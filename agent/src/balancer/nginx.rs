@@ -5,17 +5,26 @@
 //! but nobody can reload or replace them. Processes are told apart by their titles.
 
 use super::acts::Act;
-use super::plane::{Asked, Asking, Member, Plane};
-use super::{Process, Tree, ask};
+use super::attempts::{Attempts, Opened, changed};
+use super::plane::{Asked, Asking, Member, Plane, within};
+use super::{Process, Tree, ask, proc};
 use holdfast_node::config::{Admin as Where, Balancer, HttpAt};
 use holdfast_node::io::{Admin, Level};
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio::task::{JoinHandle, spawn_blocking};
 
 /// Longest answer; a status page has 100 bytes.
 const ANSWER_MAX: usize = 16 * 1024;
 const MASTER: &str = "nginx: master process";
 const WORKER: &str = "nginx: worker process";
 const LEAVING: &str = "nginx: worker process is shutting down";
+/// What it reads unless it is told another.
+const FILE: &str = "/etc/nginx/nginx.conf";
+/// A folder whose files aren't all looked at within this time is looked at while other looks go on.
+const CONFIRMED: Duration = Duration::from_millis(50);
+/// How often it is looked whether that leads elsewhere by now.
+const FILE_AGAIN: Duration = Duration::from_secs(10);
 
 /// One nginx.
 #[derive(Debug)]
@@ -25,6 +34,7 @@ pub(super) struct Nginx {
     refused: Option<(Process, u64)>,
     /// Connections in the last look that could count them.
     active: u64,
+    reloads: Reloads,
 }
 
 impl Nginx {
@@ -33,16 +43,22 @@ impl Nginx {
             Some(Where::Http { at, path }) => Some((at.clone(), path.clone())),
             Some(Where::Socket(_)) | None => None,
         };
-        Self { admin, refused: None, active: 1 }
+        let reloads = Reloads { file: balancer.config.first().cloned(), ..Reloads::default() };
+        Self { admin, refused: None, active: 1, reloads }
     }
 
-    async fn asked(&mut self, tree: &Tree) -> Asked {
+    async fn asked(&mut self, tree: &Tree, patience: Duration) -> Asked {
+        let failed = self.reloads.failed(tree).await;
+        Asked { failed, ..self.page(tree, patience).await }
+    }
+
+    async fn page(&mut self, tree: &Tree, patience: Duration) -> Asked {
         let leaving = tree.serving.is_empty();
         let Some((at, path)) = &self.admin else {
             return Asked { leaving, ..Asked::only(Admin::NotConfigured) };
         };
         let began = Instant::now();
-        let answer = ask::http(at, "GET", path, ANSWER_MAX).await;
+        let answer = within(patience, ask::http(at, "GET", path, ANSWER_MAX)).await;
         let took = began.elapsed();
         let page = answer.and_then(|(status, body)| match status {
             200 => page(&String::from_utf8_lossy(&body)).ok_or_else(|| format!("{at}: not a status page of nginx")),
@@ -73,6 +89,68 @@ impl Nginx {
     }
 }
 
+/// What is looked at to see reloads that failed. Files are looked at beside, however long that takes.
+#[derive(Debug, Default)]
+struct Reloads {
+    /// As configured.
+    file: Option<PathBuf>,
+    attempts: Attempts,
+    opened: Option<Opened>,
+    watching: Option<JoinHandle<Option<Opened>>>,
+    watched: Option<Instant>,
+    confirming: Option<JoinHandle<bool>>,
+}
+
+impl Reloads {
+    /// `None`: its file can't be seen.
+    async fn failed(&mut self, tree: &Tree) -> Option<u64> {
+        // Nobody could tell it to reload, or it serves itself and starts no others.
+        if !tree.supervised || tree.serving.contains(&tree.main) {
+            return None;
+        }
+        if self.watching.is_none() && self.watched.is_none_or(|at| at.elapsed() >= FILE_AGAIN) {
+            let (file, master) = (self.file.clone(), tree.main.pid);
+            self.watching = Some(spawn_blocking(move || Opened::of(&file.or_else(|| read_by(master))?)));
+        }
+        if let Some(watching) = self.watching.take_if(|watching| watching.is_finished()) {
+            self.watched = Some(Instant::now());
+            let found = watching.await.ok().flatten();
+            if !matches!((&found, &self.opened), (Some(new), Some(old)) if new.same(old)) {
+                self.opened = found;
+            }
+        }
+        let opened = self.opened.as_ref()?;
+        let Some(since) = opened.since() else {
+            (self.opened, self.watched) = (None, None);
+            return None;
+        };
+        let (proc, master) = (Path::new("/proc"), tree.main.pid);
+        let signals = proc::signals(proc, master)?;
+        let children = || proc::children(proc, master).into_iter().collect();
+        if let Some(loaded) = self.attempts.look(Instant::now(), tree, signals, since, children) {
+            let folder = opened.folder().to_owned();
+            self.confirming = Some(spawn_blocking(move || changed(&folder, loaded)));
+        }
+        if let Some(confirming) = &mut self.confirming
+            && let Ok(done) = tokio::time::timeout(CONFIRMED, confirming).await
+        {
+            self.confirming = None;
+            if done.unwrap_or(false) {
+                self.attempts.confirm();
+            }
+        }
+        Some(self.attempts.failed())
+    }
+}
+
+/// The configuration file of the nginx with this master, by its title. `None`: named from where it was started.
+fn read_by(master: u32) -> Option<PathBuf> {
+    let title = proc::title(Path::new("/proc"), master);
+    let mut words = title.split_ascii_whitespace();
+    let named = words.find(|word| *word == "-c").and_then(|_| words.next()).unwrap_or(FILE);
+    Some(PathBuf::from(named)).filter(|file| file.is_absolute())
+}
+
 impl Plane for Nginx {
     fn titles(&self) -> bool {
         true
@@ -97,11 +175,11 @@ impl Plane for Nginx {
             list.sort_unstable();
         }
         let orphans = main.title.starts_with(WORKER);
-        Tree { main: main.process, serving, old, others, supervised: !orphans }
+        Tree { main: main.process, serving, old, others, supervised: !orphans, aborted: 0 }
     }
 
-    fn ask<'a>(&'a mut self, tree: &'a Tree) -> Asking<'a> {
-        Box::pin(self.asked(tree))
+    fn ask<'a>(&'a mut self, tree: &'a Tree, patience: Duration) -> Asking<'a> {
+        Box::pin(self.asked(tree, patience))
     }
 
     fn shed(&self, tree: &Tree) -> Vec<Act> {
@@ -148,7 +226,7 @@ mod tests {
                         Reading: 6 Writing: 179 Waiting: 106 \n";
 
     fn nginx() -> Nginx {
-        Nginx { admin: None, refused: None, active: 1 }
+        Nginx { admin: None, refused: None, active: 1, reloads: Reloads::default() }
     }
 
     fn lists(tree: &Tree) -> [Vec<u32>; 3] {

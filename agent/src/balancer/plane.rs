@@ -12,6 +12,7 @@ use holdfast_node::io::{Admin, Level, Pool};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 /// A process of the balancer's tree or control group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub struct Member {
     pub parent: u32,
     /// The kernel's name of it.
     pub name: String,
-    /// What it calls itself; only read where [`Plane::titles`] says so.
+    /// What it calls itself, with its arguments; only read where [`Plane::titles`] says so.
     pub title: String,
 }
 
@@ -43,8 +44,8 @@ pub struct Asked {
     pub backends: Option<Pool>,
     /// How often it was reloaded with effect. `None`: it doesn't say; changes of its processes are counted instead.
     pub generation: Option<u64>,
-    /// Attempts to reload it that failed since the last one with effect.
-    pub failed: u64,
+    /// Attempts to reload it that failed since the last one with effect. `None`: it doesn't say.
+    pub failed: Option<u64>,
     /// It says that it is about to stop, or fails its health check on purpose.
     pub leaving: bool,
 }
@@ -52,11 +53,11 @@ pub struct Asked {
 impl Asked {
     /// Nothing but how it answered.
     pub const fn only(admin: Admin) -> Self {
-        Self { admin, connections: None, backends: None, generation: None, failed: 0, leaving: false }
+        Self { admin, connections: None, backends: None, generation: None, failed: None, leaving: false }
     }
 }
 
-/// A question on its way. Whoever asks limits the time.
+/// A question on its way.
 pub type Asking<'a> = Pin<Box<dyn Future<Output = Asked> + Send + 'a>>;
 
 /// A kind of balancer. What is not its own (descriptors, states, accept queues) is the same for all and not here.
@@ -69,8 +70,9 @@ pub trait Plane: fmt::Debug + Send {
     /// Which of its processes do what. `main` is the one that was named, or the oldest of its control group.
     fn shape(&self, main: &Member, members: &[Member]) -> Tree;
 
-    /// Asks its admin side how it is. Answers are bounded.
-    fn ask<'a>(&'a mut self, tree: &'a Tree) -> Asking<'a>;
+    /// Asks its admin side how it is, and whatever else tells that nothing but this kind has. Answers are bounded, and so
+    /// is the time: whatever has not answered within `patience` is silent.
+    fn ask<'a>(&'a mut self, tree: &'a Tree, patience: Duration) -> Asking<'a>;
 
     /// What makes it tell others that it is about to leave, while it serves on.
     fn leave(&self) -> Vec<Act> {
@@ -109,7 +111,15 @@ pub(super) fn generations(main: &Member, candidates: Vec<Process>, members: &[Me
     let serving = all.pop().unwrap_or(main.process);
     let named = |p: &Process| *p == main.process || *p == serving || all.contains(p);
     let others = members.iter().map(|m| m.process).filter(|p| !named(p)).collect();
-    Tree { main: main.process, serving: vec![serving], old: all, others, supervised: true }
+    Tree { main: main.process, serving: vec![serving], old: all, others, supervised: true, aborted: 0 }
+}
+
+/// What comes within this time.
+pub(super) async fn within<T>(patience: Duration, what: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    match tokio::time::timeout(patience, what).await {
+        Ok(done) => done,
+        Err(_) => Err(format!("no answer in {} ms", patience.as_millis())),
+    }
 }
 
 /// Compares how full two are, without fractions.

@@ -21,7 +21,7 @@ pub(super) struct Stat {
 }
 
 /// Longest part of a title that is looked at.
-const TITLE_MAX: u64 = 256;
+const TITLE_MAX: u64 = 4096;
 
 /// `None`: there is no such process, or it's on its way out.
 pub(super) fn stat(proc: &Path, pid: u32) -> Option<Stat> {
@@ -49,13 +49,34 @@ fn parse(line: &str) -> Option<Stat> {
     })
 }
 
-/// What the process calls itself: its first argument, cut where it's long. Empty: none, or gone.
+/// What the process calls itself, with its arguments, cut where they are long. Empty: none, or gone.
 pub(super) fn title(proc: &Path, pid: u32) -> String {
     let mut bytes = Vec::new();
     let read = fs::File::open(proc.join(pid.to_string()).join("cmdline"))
         .and_then(|file| file.take(TITLE_MAX).read_to_end(&mut bytes));
-    let first = bytes.split(|b| *b == 0).next().unwrap_or_default();
-    read.map(|_| String::from_utf8_lossy(first).into_owned()).unwrap_or_default()
+    let words = String::from_utf8_lossy(&bytes).replace('\0', " ");
+    read.map(|_| words.trim_end().to_owned()).unwrap_or_default()
+}
+
+/// A process that waits for signals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Signals {
+    /// How often it went to sleep of its own accord.
+    pub(super) sleeps: u64,
+    /// It doesn't block SIGHUP.
+    pub(super) rests: bool,
+}
+
+/// `None`: it is gone.
+pub(super) fn signals(proc: &Path, pid: u32) -> Option<Signals> {
+    waits(&fs::read_to_string(proc.join(pid.to_string()).join("status")).ok()?)
+}
+
+fn waits(status: &str) -> Option<Signals> {
+    let value = |key| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+    let blocked = u64::from_str_radix(value("SigBlk:")?, 16).ok()?;
+    let hangup = 1 << (libc::SIGHUP - 1);
+    Some(Signals { sleeps: value("voluntary_ctxt_switches:")?.parse().ok()?, rests: blocked & hangup == 0 })
 }
 
 /// Open descriptors of a process and how many it may have. `None`: it is gone, has no limit, or isn't ours to look at.
@@ -157,6 +178,16 @@ mod tests {
     }
 
     #[test]
+    fn who_blocks_sighup_does_not_rest() {
+        let status = |blocked| format!("Name:\tnginx\nSigBlk:\t{blocked}\nvoluntary_ctxt_switches:\t16\n");
+        let of = |blocked| waits(&status(blocked));
+        assert_eq!(of("0000000018016a07"), Some(Signals { sleeps: 16, rests: false }));
+        assert_eq!(of("0000000000000002"), Some(Signals { sleeps: 16, rests: true }));
+        assert_eq!((of(""), waits("SigBlk:\t0\n")), (None, None));
+        assert!(signals(Path::new("/proc"), std::process::id()).is_some_and(|s| s.rests));
+    }
+
+    #[test]
     fn a_cut_line_is_no_process() {
         assert_eq!(parse("42 (a) S 7 42"), None);
         assert_eq!(parse("42 (a"), None);
@@ -171,6 +202,7 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep is there");
         // Test threads fork, so the kernel's per-thread list isn't asked here.
         let theirs = stat(proc, child.id()).expect("the child runs");
+        assert_eq!(title(proc, child.id()), "sleep 60");
         assert_eq!(theirs.parent, std::process::id());
         assert!(theirs.process > me.process);
         child.kill().expect("our own child can be killed");

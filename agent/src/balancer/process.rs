@@ -4,6 +4,7 @@ use super::Tree;
 use super::acts::Act;
 use super::plane::{Asked, Asking, Member, Plane};
 use holdfast_node::io::Admin;
+use std::time::Duration;
 
 /// Of which nothing is known.
 #[derive(Debug)]
@@ -15,7 +16,7 @@ impl Plane for Plain {
         Tree { others, ..Tree::single(main.process) }
     }
 
-    fn ask<'a>(&'a mut self, _tree: &'a Tree) -> Asking<'a> {
+    fn ask<'a>(&'a mut self, _tree: &'a Tree, _patience: Duration) -> Asking<'a> {
         Box::pin(std::future::ready(Asked::only(Admin::NotConfigured)))
     }
 

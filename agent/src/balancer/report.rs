@@ -9,7 +9,7 @@ use super::watch::{Looker, Shared};
 use super::{Process, Tree};
 use crate::os::diag::{self, Listener};
 use holdfast_node::config::{Balancer, BalancerId, Config};
-use holdfast_node::io::{Admin, Level, OLD_WORKERS_MAX, OldWorker, PlaneReport, Reload};
+use holdfast_node::io::{Level, OLD_WORKERS_MAX, OldWorker, PlaneReport, Reload};
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
@@ -135,13 +135,7 @@ impl Reporter {
             let kernel = Kernel::look(&processes, &addresses, &mut owner);
             (kernel, owner)
         });
-        let asked = match tokio::time::timeout(patience, self.plane.ask(tree)).await {
-            Ok(asked) => asked,
-            Err(_) => {
-                let why = format!("no answer in {} ms", patience.as_millis());
-                Asked::only(Admin::Silent { why })
-            }
-        };
+        let asked = self.plane.ask(tree, patience).await;
         let (kernel, owner) = kernel.await.ok()?;
         self.owner = owner;
         let kernel = kernel?;
@@ -284,6 +278,15 @@ struct History {
     changed: Option<Instant>,
     /// When each was first seen to be of a former generation.
     old: BTreeMap<Process, Instant>,
+    /// What the balancer with this main process said last: within a reload, or full, it may say nothing for a while.
+    told: Option<Told>,
+}
+
+#[derive(Debug)]
+struct Told {
+    main: Process,
+    generation: Option<u64>,
+    failed: Option<u64>,
 }
 
 impl History {
@@ -302,10 +305,14 @@ impl History {
         for process in tree.old.iter().take(OLD_WORKERS_MAX) {
             self.old.entry(*process).or_insert(now);
         }
+        let before = self.told.take().filter(|told| told.main == tree.main);
+        let (generation, failed) = before.map_or((None, None), |told| (told.generation, told.failed));
+        let (generation, failed) = (asked.generation.or(generation), asked.failed.or(failed));
+        self.told = Some(Told { main: tree.main, generation, failed });
         let recent = self.changed.is_some_and(|at| now.saturating_duration_since(at) < RELOAD_SHOWN);
         Reload {
-            generation: asked.generation.unwrap_or(self.changes),
-            failed: asked.failed,
+            generation: generation.unwrap_or(self.changes),
+            failed: failed.unwrap_or(0),
             running: recent && !self.old.is_empty(),
             old: self.old.iter().map(|(process, since)| OldWorker { pid: process.pid, since: *since }).collect(),
         }
@@ -315,6 +322,7 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_node::io::Admin;
 
     fn p(pid: u32) -> Process {
         Process { start: u64::from(pid), pid }
@@ -366,9 +374,24 @@ mod tests {
 
     #[test]
     fn what_the_balancer_says_of_its_reloads_goes_before_what_was_counted() {
-        let told = Asked { generation: Some(7), failed: 2, ..asked() };
+        let told = Asked { generation: Some(7), failed: Some(2), ..asked() };
         let reload = History::default().reload(Instant::now(), &Tree::single(p(1)), &told);
         assert_eq!((reload.generation, reload.failed), (7, 2));
+    }
+
+    #[test]
+    fn what_it_said_of_its_reloads_stands_while_it_says_nothing_and_not_for_another_one() {
+        let mut history = History::default();
+        let mut look = |main, asked: &Asked| {
+            let reload = history.reload(Instant::now(), &Tree::single(p(main)), asked);
+            (reload.generation, reload.failed)
+        };
+        let told = Asked { generation: Some(7), failed: Some(2), ..asked() };
+        let silent = Asked::only(Admin::Silent { why: "no answer in 250 ms".to_owned() });
+        assert_eq!(look(1, &told), (7, 2));
+        assert_eq!(look(1, &silent), (7, 2));
+        assert_eq!(look(1, &Asked { failed: Some(0), ..silent.clone() }), (7, 0));
+        assert_eq!(look(9, &silent), (0, 0));
     }
 
     #[test]

@@ -332,6 +332,7 @@ async fn changed(events: &mut Option<AsyncDescriptor>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ask;
     use super::*;
     use holdfast_node::config::{BalancerKind, Name};
     use std::path::PathBuf;
@@ -485,20 +486,31 @@ mod tests {
         assert_eq!(gone_pid(&lab.next().await), Some(pid));
     }
 
+    /// Until the master listens: HAProxy forgets a reload that it is asked for while it still starts.
+    async fn master_listens(cli: &Path) {
+        let end = Instant::now() + LONG;
+        while !ask::command(cli, "show proc", 64 * 1024).await.is_ok_and(|answer| !answer.is_empty()) {
+            assert!(Instant::now() < end, "its master never answers");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     #[tokio::test]
     async fn a_reload_of_a_master_and_its_worker_is_no_death_and_the_new_workers_death_is() {
         let mut lab = Lab::new(BalancerKind::Haproxy, false);
-        let pid = lab.haproxy(&["-W"]);
+        let cli = lab.dir.join("cli.sock");
+        let pid = lab.haproxy(&["-W", "-S", &cli.display().to_string()]);
         lab.command(pid);
         assert_eq!(lab.next().await, BalancerState::Alive { pid });
         let before = lab.until_workers(|w| w.len() == 1).await;
+        master_listens(&cli).await;
         assert_eq!(lab.quiet(Duration::from_millis(400)).await, None);
         for _ in 0..3 {
             let old = lab.workers();
             signal(pid, SIGUSR2);
             // The old worker has nothing to finish, so it ends at once.
             lab.until_workers(|w| w.len() == 1 && w != old).await;
-            // HAProxy forgets a reload that it is asked for while it still starts from the last one.
+            master_listens(&cli).await;
             assert_eq!(lab.quiet(Duration::from_millis(400)).await, None);
         }
         assert_ne!(lab.workers(), before);

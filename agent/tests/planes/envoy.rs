@@ -1,13 +1,13 @@
 //! Envoy.
 
-use super::scene::{ADMIN, BACKEND, PORT, Scene, VIP, answers, connect, get, scene, signal, silent};
+use super::scene::{ADMIN, BACKEND, LONG, PORT, Scene, VIP, answers, connect, get, scene, signal, silent};
 use holdfast_node::config::{Admin, Balancer, BalancerKind, HttpAt};
 use holdfast_node::io::Pool;
 use nix::sys::signal::Signal::{SIGCONT, SIGHUP, SIGKILL, SIGSTOP, SIGTERM};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Where tests/setup.sh puts it.
 fn program() -> PathBuf {
@@ -56,9 +56,26 @@ static_resources:
     scene.write("envoy.yaml", &text)
 }
 
-/// Starts each epoch when told to by SIGHUP, as Envoy's own hot restarter does.
-const RESTARTER: &str = "n=0\nstart() { \"$@\" --restart-epoch $n & n=$((n+1)); }\ntrap 'again=1' HUP\nstart \"$@\"\n\
-                         while :; do wait; [ -z \"$again\" ] || { again=; start \"$@\"; }; sleep 0.05; done\n";
+/// Starts each epoch when told to by SIGHUP, as Envoy's own hot restarter does, or `envoy-next` in its stead; writes
+/// down which ended.
+const RESTARTER: &str = r#"
+n=0
+again=1
+trap 'again=1' HUP
+while :; do
+  if [ -n "$again" ]; then
+    again=
+    next="${0%/*}/envoy-next"
+    if [ -e "$next" ]; then
+      "$next" 1 &
+    else
+      { "$@" --restart-epoch "$n"; echo "$n" >>"$0.ended"; } &
+      n=$((n+1))
+    fi
+  fi
+  sleep 0.05
+done
+"#;
 
 /// Below a restarter, or alone.
 fn start(scene: &mut Scene, restarter: bool) -> (u32, Balancer) {
@@ -166,9 +183,41 @@ fn a_hot_restart_is_no_death_and_one_that_fails_changes_nothing() {
         scene.never_gone();
         scene.write("envoy.yaml", "nonsense: [");
         signal(restarter, SIGHUP);
-        scene.pass(Duration::from_secs(2)).await;
-        assert_eq!(scene.serving("the same epoch", |pids| pids.len() == 1).await, second);
-        scene.report("it answers", answers).await;
+        ended(&mut scene, "2").await;
+        scene.serving("the same epoch", |pids| *pids == second[..]).await;
+        scene.report("it answers", |r| answers(r) && r.reload.generation == 1).await;
         scene.never_gone();
     });
+}
+
+#[test]
+fn an_epoch_that_ends_before_it_serves_is_a_failed_reload_until_one_serves() {
+    scene("efailed", async |mut scene| {
+        let (restarter, _) = start(&mut scene, true);
+        scene.report("it answers", answers).await;
+        let first = scene.serving("one epoch", |pids| pids.len() == 1 && pids[0] != restarter).await;
+        // Takes as long as one that has much to read.
+        let next = scene.path("envoy-next");
+        std::os::unix::fs::symlink("/bin/sleep", &next).expect("a fresh directory");
+        signal(restarter, SIGHUP);
+        let failed = scene.report("the failure", |r| r.reload.failed == 1).await;
+        assert!(answers(&failed) && failed.reload.generation == 0, "{failed:?}");
+        scene.serving("the same epoch", |pids| *pids == first[..]).await;
+        std::fs::remove_file(next).expect("ours");
+        signal(restarter, SIGHUP);
+        scene
+            .report("it runs what it was told", |r| answers(r) && r.reload.failed == 0 && r.reload.generation == 1)
+            .await;
+        scene.never_gone();
+    });
+}
+
+/// Until the restarter saw this epoch end.
+async fn ended(scene: &mut Scene, epoch: &str) {
+    let file = scene.path("restarter.ended");
+    let end = Instant::now() + LONG;
+    while !std::fs::read_to_string(&file).unwrap_or_default().lines().any(|line| line == epoch) {
+        assert!(Instant::now() < end, "epoch {epoch} never ends");
+        scene.pass(Duration::from_millis(20)).await;
+    }
 }

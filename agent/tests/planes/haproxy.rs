@@ -1,11 +1,13 @@
 //! HAProxy.
 
-use super::scene::{BACKEND, PORT, Scene, VIP, answers, connect, get, scene, signal, silent};
+use super::scene::{BACKEND, LONG, PORT, Scene, VIP, answers, connect, get, scene, signal, silent};
 use holdfast_node::config::{Admin, Balancer, BalancerKind};
 use holdfast_node::io::{Level, Pool};
 use nix::sys::signal::Signal::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM, SIGUSR2};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
 
 /// `extra`: lines of the backend.
 fn config(scene: &Scene, maxconn: u32, extra: &str) -> String {
@@ -37,7 +39,29 @@ async fn started(scene: &mut Scene, master: bool) -> (u32, Balancer) {
     let file = config(scene, 100, STATIC);
     let started = start(scene, master, &file);
     scene.well().await;
+    if master {
+        listens(scene).await;
+    }
     started
+}
+
+/// Until the master listens: its worker may be well before, and a signal that comes while the master starts is lost.
+async fn listens(scene: &mut Scene) {
+    let socket = scene.path("master.sock");
+    let ask = async || {
+        let mut stream = UnixStream::connect(&socket).await.ok()?;
+        stream.write_all(b"show proc\n").await.ok()?;
+        stream.shutdown().await.ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.ok()?;
+        answer.contains("master").then_some(())
+    };
+    let end = Instant::now() + LONG;
+    // One that it inherited may close what came in while it started.
+    while !matches!(tokio::time::timeout(LONG, ask()).await, Ok(Some(()))) {
+        assert!(Instant::now() < end, "its master never answers");
+        scene.pass(Duration::from_millis(10)).await;
+    }
 }
 
 #[test]
@@ -109,7 +133,7 @@ fn an_old_worker_that_a_client_keeps_is_told_and_its_end_is_no_event() {
         let before = scene.serving("a worker", |pids| pids.len() == 1 && pids[0] != pid).await;
         // A request that isn't finished holds the worker.
         let mut client = connect().await;
-        tokio::io::AsyncWriteExt::write_all(&mut client, b"GET / HTTP/1.1\r\n").await.expect("open");
+        client.write_all(b"GET / HTTP/1.1\r\n").await.expect("open");
         scene.report("accepted", |r| r.connections.is_some_and(|l| l.now >= 1)).await;
         signal(pid, SIGUSR2);
         let during = scene.report("an old worker", |r| !r.reload.old.is_empty()).await;
@@ -135,6 +159,28 @@ fn a_failed_reload_is_counted_until_one_succeeds() {
         scene
             .report("it runs what it was told", |r| answers(r) && r.reload.failed == 0 && r.reload.generation == 2)
             .await;
+        scene.never_gone();
+    });
+}
+
+#[test]
+fn a_failed_reload_stands_and_the_worker_answers_while_the_master_says_nothing() {
+    scene("mstop", async |mut scene| {
+        let (pid, _) = started(&mut scene, true).await;
+        config(&scene, 100, "  nonsense\n");
+        signal(pid, SIGUSR2);
+        scene.report("the failure", |r| r.reload.failed == 1).await;
+        signal(pid, SIGSTOP);
+        // Looks that began before don't count.
+        scene.pass(Duration::from_secs(1)).await;
+        for _ in 0..3 {
+            let report = scene.report("a look", |_| true).await;
+            assert!(answers(&report) && report.reload.failed == 1, "{report:?}");
+        }
+        signal(pid, SIGCONT);
+        config(&scene, 100, STATIC);
+        signal(pid, SIGUSR2);
+        scene.report("it runs what it was told", |r| answers(r) && r.reload.failed == 0).await;
         scene.never_gone();
     });
 }
@@ -191,7 +237,7 @@ fn told_to_leave_it_fails_its_monitor_page_and_serves_on_and_told_to_shed_it_end
         }
         assert_eq!(monitor().await, Some(200));
         let mut client = connect().await;
-        tokio::io::AsyncWriteExt::write_all(&mut client, b"GET / HTTP/1.1\r\n").await.expect("open");
+        client.write_all(b"GET / HTTP/1.1\r\n").await.expect("open");
         scene.report("accepted", |r| r.connections.is_some_and(|l| l.now >= 1)).await;
         let tree = scene.tree.as_ref().expect("watched").borrow().clone().expect("found");
         assert_eq!(tree.main.pid, pid);
@@ -205,7 +251,6 @@ fn told_to_leave_it_fails_its_monitor_page_and_serves_on_and_told_to_shed_it_end
 }
 
 async fn monitor() -> Option<u16> {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut client = connect().await;
     client.write_all(b"GET /ready HTTP/1.0\r\n\r\n").await.ok()?;
     let mut answer = String::new();

@@ -3,7 +3,7 @@
 use super::scene::{ADMIN, PORT, Scene, VIP, answers, connect, get, scene, signal, silent};
 use holdfast_node::config::{Admin, Balancer, BalancerKind, HttpAt};
 use holdfast_node::io::Level;
-use nix::sys::signal::Signal::{SIGCONT, SIGHUP, SIGKILL, SIGQUIT, SIGSTOP};
+use nix::sys::signal::Signal::{SIGCONT, SIGHUP, SIGKILL, SIGQUIT, SIGSTOP, SIGUSR1};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
@@ -115,7 +115,7 @@ fn stopped_is_silent_stopped_and_without_progress() {
 }
 
 #[test]
-fn twenty_reloads_in_a_row_are_no_death_and_a_failed_one_changes_nothing() {
+fn twenty_reloads_in_a_row_are_no_death_and_a_failed_one_is_told_until_one_succeeds() {
     scene("nreload", async |mut scene| {
         let (pid, mut workers) = started(&mut scene, 1).await;
         for _ in 0..20 {
@@ -124,12 +124,35 @@ fn twenty_reloads_in_a_row_are_no_death_and_a_failed_one_changes_nothing() {
             workers = scene.serving("new workers", |pids| pids.len() == 1 && *pids != old[..]).await;
             assert_eq!(get().await, Some(200));
         }
+        scene.report("none failed", |r| answers(r) && r.reload.failed == 0 && r.reload.old.is_empty()).await;
         config(&scene, 1, 64, "nonsense;");
         signal(pid, SIGHUP);
-        scene.pass(Duration::from_millis(600)).await;
+        let failed = scene.report("the failure", |r| r.reload.failed == 1).await;
+        assert!(answers(&failed) && failed.supervised && !failed.leaving, "{failed:?}");
         assert_eq!(scene.serving("workers", |pids| pids.len() == 1).await, workers);
-        let report = scene.well().await;
-        assert!(report.supervised && !report.leaving);
+        config(&scene, 1, 64, "");
+        signal(pid, SIGHUP);
+        scene.report("it runs what it was told", |r| answers(r) && r.reload.failed == 0).await;
+        scene.never_gone();
+    });
+}
+
+#[test]
+fn a_configuration_that_is_only_read_or_tested_is_no_failed_reload() {
+    scene("nread", async |mut scene| {
+        let (pid, _) = started(&mut scene, 1).await;
+        scene.pass(Duration::from_secs(1)).await;
+        let file = config(&scene, 1, 64, "nonsense;");
+        let log = std::fs::File::create(scene.path("test.log")).expect("writable");
+        let mut test = std::process::Command::new("/usr/sbin/nginx");
+        assert!(!test.args(["-t", "-c", &file]).stderr(log).status().expect("it is installed").success());
+        scene.pass(Duration::from_secs(8)).await;
+        // Its logs are rotated.
+        signal(pid, SIGUSR1);
+        let end = std::time::Instant::now() + Duration::from_secs(8);
+        while std::time::Instant::now() < end {
+            scene.report("none failed", |r| r.reload.failed == 0).await;
+        }
         scene.never_gone();
     });
 }

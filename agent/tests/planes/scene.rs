@@ -23,7 +23,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
 /// Longer than anything takes, so that a test that fails does so instead of hanging.
-const LONG: Duration = Duration::from_secs(40);
+pub(crate) const LONG: Duration = Duration::from_secs(40);
 /// Between two looks; the test machine is shared.
 const POLL: Duration = Duration::from_millis(200);
 /// Where the balancer listens for clients, and for us.
