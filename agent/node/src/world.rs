@@ -120,10 +120,23 @@ pub struct BalancerView {
 /// How a check fails: from the first failure to the success that makes an end of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failing {
-    /// The last failure.
+    /// The last failure, but for some between two answers that were none.
     pub how: Failure,
+    /// So many in a row since the last answer.
+    pub mute: u32,
     /// The first one.
     pub since: Instant,
+}
+
+impl Failing {
+    /// Another failure. One that answers, and now and then takes too long for it, answers: it takes `fall` failures
+    /// of another kind in a row to say that it doesn't any more, as it takes them to say that a check fails.
+    pub(crate) fn again(&mut self, how: Failure, fall: u32) {
+        self.mute = if how == Failure::Answered { 0 } else { self.mute.saturating_add(1) };
+        if how == Failure::Answered || self.how != Failure::Answered || self.mute >= fall {
+            self.how = how;
+        }
+    }
 }
 
 /// A check's verdict.
@@ -293,6 +306,8 @@ pub struct PeerView {
     pub sequence: Option<u64>,
     /// Its last word on each VIP that we know too.
     pub vips: BTreeMap<VipId, (Instant, VipReport)>,
+    /// When it last said that it serves a VIP well again, after it had said that it doesn't.
+    pub recovered: BTreeMap<VipId, Instant>,
     /// The limit of its connection table (0: none), once it said so.
     pub table_limit: Option<u64>,
     /// The fingerprint of its embedded balancer, once it said one in this run.
@@ -350,6 +365,9 @@ impl PeerView {
             match self.vips.get_mut(id) {
                 Some((_, old)) if report.role_epoch < old.role_epoch => continue,
                 Some((at, old)) => {
+                    if standing_of(old) < Standing::Degraded && standing_of(&report) >= Standing::Degraded {
+                        self.recovered.insert(*id, now);
+                    }
                     let judged = |r: &VipReport| (r.fitness, r.role, r.priority, r.standing);
                     if judged(old) != judged(&report) || !Self::fresh(*at, now) {
                         news.push(*id);

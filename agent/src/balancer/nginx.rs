@@ -53,7 +53,8 @@ impl Nginx {
     }
 
     async fn page(&mut self, tree: &Tree, patience: Duration) -> Asked {
-        let leaving = tree.serving.is_empty();
+        // Without any worker it is about to start one.
+        let leaving = tree.serving.is_empty() && !tree.old.is_empty();
         let Some((at, path)) = &self.admin else {
             return Asked { leaving, ..Asked::only(Admin::NotConfigured) };
         };

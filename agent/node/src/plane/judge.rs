@@ -5,7 +5,7 @@ use crate::config::{BalancerId, BalancerKind, Check, CheckId, Config, Probe};
 use crate::io::{Admin, BalancerState, Failure};
 use crate::world::{CheckState, World};
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Checks that are named among the signs; of the others only the number is told.
 const NAMED: usize = 8;
@@ -17,6 +17,12 @@ pub(crate) fn asks_balancer(check: &Check) -> bool {
         Probe::File(_) | Probe::Address { .. } | Probe::Gateway { .. } | Probe::Canary(_) | Probe::Group(_) => false,
     };
     asks && !check.shared
+}
+
+/// Within this time a check that failed passes, once there is nothing any more that makes it fail.
+pub(crate) fn recovers(check: &Check) -> Duration {
+    let further = u32::from(check.rise).saturating_sub(1);
+    check.interval + check.timeout + check.fast_interval.max(check.timeout) * further
 }
 
 /// The checks that ask a balancer: of every VIP that it serves.
@@ -96,7 +102,16 @@ pub(crate) fn judge(
     let full: Vec<Sign> = plane.full().collect();
     // nginx answers for itself through the workers that are full.
     let same = config.balancers.get(usize::from(id.0)).is_some_and(|b| b.kind == BalancerKind::Nginx);
-    let saturated = !full.is_empty() && plane.works(same);
+    // What failed while it was full has the time to pass again. Nobody has that excuse who doesn't listen any more.
+    let silent = |id: &CheckId| {
+        let (check, failing) = (config.checks.get(usize::from(id.0))?, world.failing.get(usize::from(id.0))?.as_ref()?);
+        (failing.how != Failure::Answered).then_some((check, failing))
+    };
+    let was_full = mute
+        && checks.iter().filter_map(silent).all(|(check, failing)| {
+            failing.how != Failure::Refused && plane.was_full(now, failing.since, recovers(check))
+        });
+    let saturated = (!full.is_empty() || was_full) && plane.works(same);
     signs.extend(full);
     let empty = report.backends.filter(|pool| pool.up == 0 && pool.total > 0);
     match (empty, report.backends) {

@@ -33,7 +33,7 @@ mod view;
 pub use evidence::{Evidence, Sign};
 pub(crate) use hold_down::HoldDown;
 pub use holdfast_statesync::message::{Standing, Verdict};
-pub(crate) use judge::{asks_balancer, checks_of, judge};
+pub(crate) use judge::{asks_balancer, checks_of, judge, recovers};
 pub use view::PlaneView;
 
 use std::time::Instant;

@@ -30,16 +30,18 @@ impl Node {
 
     /// How a check ended: `None`, well (or what it said so far says nothing any more).
     pub(crate) fn note_result(&mut self, now: Instant, id: CheckId, failure: Option<Failure>) {
+        let fall = self.config.checks.get(usize::from(id.0)).map_or(1, |check| u32::from(check.fall));
         let passes = self.world.checks.get(usize::from(id.0)).is_some_and(|view| view.state != CheckState::Failed);
         let Some(failing) = self.world.failing.get_mut(usize::from(id.0)) else { return };
         let before = *failing;
         match (failure, failing.as_mut()) {
-            (Some(how), Some(failing)) => failing.how = how,
-            (Some(how), None) => *failing = Some(Failing { how, since: now }),
+            (Some(how), Some(failing)) => failing.again(how, fall),
+            (Some(how), None) => *failing = Some(Failing { how, mute: 0, since: now }),
             (None, _) if passes => *failing = None,
             (None, _) => {}
         }
-        let (begins, changed) = (before.is_none() && failing.is_some(), before != *failing);
+        let (begins, changed) =
+            (before.is_none() && failing.is_some(), before.map(|f| f.how) != failing.map(|f| f.how));
         for balancer in (0..).map(BalancerId).take(self.asking.len()) {
             let asks = |checks: &Vec<CheckId>| checks.binary_search(&id).is_ok();
             if !self.asking.get(usize::from(balancer.0)).is_some_and(asks) {

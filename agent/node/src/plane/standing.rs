@@ -1,6 +1,6 @@
 //! How well this node would serve a VIP, and what a holder does that serves badly.
 
-use super::{Standing, Verdict, asks_balancer};
+use super::{Standing, Verdict, asks_balancer, recovers};
 use crate::config::{BalancerId, Check, CheckId, Config, VipId};
 use crate::decide::{Judge, LEAST, Leave, Participation};
 use crate::io::{BalancerState, Failure};
@@ -8,6 +8,7 @@ use crate::mutants;
 use crate::plane::{Judged, Sign};
 use crate::reasons::Reason;
 use crate::world::{CheckState, World};
+use holdfast_statesync::channel::PeerId;
 use holdfast_statesync::message::Fitness;
 use holdfast_vrrp::{Priority, State};
 use std::time::{Duration, Instant};
@@ -75,7 +76,21 @@ pub(crate) fn turning_points(config: &Config, world: &World, id: VipId) -> impl 
     let checks = vip.map_or(&[][..], |vip| &vip.checks);
     let failing = checks.iter().filter_map(|id| check_settles(config, world, *id));
     let held = world.vips.get(usize::from(id.0)).and_then(|view| view.hold_down.until());
-    empty.chain(failing).chain(held)
+    let recovery = recovery(config, world, id);
+    let recovered = world.peers.iter().filter_map(move |peer| Some(*peer.recovered.get(&id)? + recovery));
+    empty.chain(failing).chain(held).chain(recovered)
+}
+
+/// Within this time after a peer is well again this node is, too, if what ailed both was the same: its check, or its
+/// balancer's, may be the last to find out.
+fn recovery(config: &Config, world: &World, id: VipId) -> Duration {
+    let Some(vip) = config.vips.get(usize::from(id.0)) else { return Duration::ZERO };
+    let failed = |id: &&CheckId| world.checks.get(usize::from(id.0)).is_some_and(|c| c.state == CheckState::Failed);
+    let checks = vip.checks.iter().filter(failed).filter_map(|id| config.checks.get(usize::from(id.0)));
+    let passes = |check: &Check| recovers(check) + TOLD;
+    let empty = vip.balancers.iter().filter_map(|id| pool_settles(&world.balancers.get(usize::from(id.0))?.judged));
+    let pool = if empty.count() > 0 { POOL_MARGIN } else { Duration::ZERO };
+    checks.map(passes).max().unwrap_or_default().max(pool)
 }
 
 fn pool_settles(judged: &Judged) -> Option<Instant> {
@@ -292,10 +307,21 @@ impl Judge<'_> {
         reasons: &mut Vec<Reason>,
     ) -> (Participation, Option<Leave>) {
         let stays = Participation::Run { priority: self.settled_priority(Standing::Good, reasons) };
-        let best = self.world.peers_at_least(self.id, Standing::Degraded, self.now).first().copied();
-        let best = best.filter(|_| !mutants::off("poor-leaves"));
+        let mut better = self.world.peers_at_least(self.id, Standing::Degraded, self.now);
+        better.retain(|_| !mutants::off("poor-leaves"));
         if !health.settled(self.now) {
             let left = health.settles.map_or(Duration::ZERO, |at| at.saturating_duration_since(self.now));
+            reasons.push(Reason::Compares(left));
+            return (stays, None);
+        }
+        // What ailed all may be over, and this node the last to find out: then it would move for nothing.
+        let recovery = recovery(self.config, self.world, self.id);
+        let left = |peer: &PeerId| {
+            let at = self.world.peers.get(usize::from(peer.0))?.recovered.get(&self.id)?;
+            (*at + recovery).checked_duration_since(self.now).filter(|left| !left.is_zero())
+        };
+        let best = better.iter().find(|peer| left(peer).is_none()).copied();
+        if let (None, Some(left)) = (best, better.iter().filter_map(left).min()) {
             reasons.push(Reason::Compares(left));
             return (stays, None);
         }

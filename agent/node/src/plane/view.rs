@@ -29,13 +29,23 @@ pub struct PlaneView {
     stopped: u32,
     /// Its connections, queue and descriptors are at their limit: until they are well below it.
     full: [bool; 3],
+    /// When the last of them was not any more.
+    emptied: Option<Instant>,
 }
 
 impl PlaneView {
     /// The first look. `poll`: how often others will follow; `None`: when there is something new to be told.
     pub(crate) fn new(now: Instant, report: PlaneReport, poll: Option<Duration>) -> Self {
-        let mut view =
-            Self { report: PlaneReport::default(), at: now, poll, still: 0, silent: 0, stopped: 0, full: [false; 3] };
+        let mut view = Self {
+            report: PlaneReport::default(),
+            at: now,
+            poll,
+            still: 0,
+            silent: 0,
+            stopped: 0,
+            full: [false; 3],
+            emptied: None,
+        };
         view.take(now, report);
         view
     }
@@ -50,8 +60,12 @@ impl PlaneView {
         self.stopped = count(report.stopped, self.stopped);
         // What is full of connections counts at the last one; a backlog and descriptors are lost before.
         let seen = [(report.connections, 100), (report.queue, 90), (report.files, 95)];
+        let was_full = self.full.contains(&true);
         for (full, (level, enter)) in self.full.iter_mut().zip(seen) {
             *full = level.is_some_and(|level| share(level) >= if *full { LEAVE } else { enter });
+        }
+        if was_full && !self.full.contains(&true) {
+            self.emptied = Some(now);
         }
         self.at = now;
         self.report = report;
@@ -60,6 +74,11 @@ impl PlaneView {
     /// Whether the last look still says something.
     pub(crate) fn fresh(&self, now: Instant) -> bool {
         self.poll.is_none_or(|poll| now.saturating_duration_since(self.at) <= poll * LOOKS + LOOK)
+    }
+
+    /// It was full within this time, and later than `since`.
+    pub(crate) fn was_full(&self, now: Instant, since: Instant, within: Duration) -> bool {
+        self.emptied.is_some_and(|at| since <= at && now.saturating_duration_since(at) <= within)
     }
 
     /// What is at its limit.

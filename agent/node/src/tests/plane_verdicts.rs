@@ -132,6 +132,42 @@ fn evidence_keeps_its_age_while_its_figures_change() {
 }
 
 #[test]
+fn silence_between_answers_is_no_silence_until_fall_of_them_in_a_row_are() {
+    let (mut lab, sick) = after(Probes::Status, Some(pool(1)));
+    assert_eq!(sick, Verdict::Sick);
+    // At any phase of the probes, never two of them silent in a row.
+    for _ in 0..20 {
+        lab.hosts[0].probes = Probes::Silent;
+        lab.looking(ms(60));
+        lab.hosts[0].probes = Probes::Status;
+        lab.looking(ms(110));
+        assert_eq!(verdict(&lab, 0), Verdict::Sick);
+    }
+    assert!(!lab.has(0, |k| matches!(k, Kind::BalancerVerdict { to, .. } if to == "failing")));
+    lab.hosts[0].probes = Probes::Silent;
+    lab.looking(ms(500));
+    assert_eq!(verdict(&lab, 0), Verdict::Failing);
+}
+
+#[test]
+fn one_that_was_full_has_the_time_to_pass_its_check_again() {
+    let resigned = |lab: &Lab| lab.has(0, |k| matches!(k, Kind::Resign { .. }));
+    let (mut lab, full) = after(Probes::Silent, Some(full()));
+    assert_eq!(full, Verdict::Saturated);
+    lab.hosts[0].plane = Some(answers());
+    lab.looking(ms(1));
+    assert_eq!(verdict(&lab, 0), Verdict::Saturated, "its check had no chance to pass yet");
+    let mut well = lab;
+    well.hosts[0].probes = Probes::Good;
+    well.looking(ms(1_500));
+    assert_eq!((verdict(&well, 0), resigned(&well)), (Verdict::Serving, false));
+    let (mut lab, _) = after(Probes::Silent, Some(super::planes::full()));
+    lab.hosts[0].plane = Some(answers());
+    lab.looking(ms(1_500));
+    assert!(resigned(&lab), "nothing excuses it any longer");
+}
+
+#[test]
 fn a_look_is_asked_for_at_the_first_failure_and_not_again() {
     let mut lab = Lab::settled(&[254, 253], true);
     let since = lab.at();

@@ -116,6 +116,35 @@ pub(crate) fn what_all_share_moves_nothing() -> Outcome {
     expect("in the journal too", lab.has(0, said))
 }
 
+#[test]
+fn what_all_shared_moves_nothing_when_it_is_over_either_whoever_finds_out_first() {
+    let mut lab = looked_at(&[254, 253, 252]);
+    (0..3).for_each(|i| lab.hosts[i].probes = Probes::Status);
+    lab.looking(ms(5_000));
+    for i in [1, 2, 0] {
+        lab.hosts[i].probes = Probes::Good;
+        lab.looking(ms(120));
+    }
+    lab.looking(ms(5_000));
+    assert_eq!((lab.owners(), verdict(&lab, 0)), (vec![0], Verdict::Serving));
+    assert!((0..3).all(|i| resigned(&lab, i) == 0));
+    assert!(
+        lab.kinds(1).iter().chain(&lab.kinds(2)).all(|k| !matches!(k, Kind::VipState { to, .. } if to == "active"))
+    );
+}
+
+#[test]
+fn one_that_recovers_alone_has_the_vip_once_the_owner_would_have_found_out() {
+    let mut lab = looked_at(&[254, 253]);
+    (0..2).for_each(|i| lab.hosts[i].probes = Probes::Status);
+    lab.looking(ms(5_000));
+    lab.hosts[1].probes = Probes::Good;
+    lab.looking(ms(250));
+    assert_eq!(lab.owners(), [0]);
+    lab.looking(ms(1_500));
+    assert_eq!((lab.owners(), resigned(&lab, 0)), (vec![1], 1));
+}
+
 pub(crate) fn a_sick_owner_leaves_for_a_better_one() -> Outcome {
     let mut lab = looked_at(&[254, 253]);
     lab.hosts[0].probes = Probes::Status;
@@ -270,6 +299,8 @@ fn an_empty_pool_stays_while_every_pool_is_empty_and_leaves_for_one_that_is_not(
     assert!(lab.unowned_max.is_zero());
     lab.hosts[1].plane = Some(pool(2));
     lab.hosts[1].probes = Probes::Good;
+    lab.looking(ms(2_000));
+    assert_eq!(lab.owners(), [0], "ours may be the last to find out\n{}", lab.story());
     lab.looking(ms(2_000));
     assert_eq!(lab.owners(), [1], "now that one has backends\n{}", lab.story());
 }

@@ -200,7 +200,7 @@ static_resources:
             // Its restarter ends with it.
             Situation::Killed | Situation::WorkerKilled => Expected::new(&["dead"], Reaction::Moves),
             Situation::Stopped => Expected::new(&["failing", "hung"], Reaction::Moves),
-            // It asked the kernel for a SIGTERM when its restarter dies, and takes its time for that.
+            // It gets a SIGTERM when its restarter dies, and takes its time for that.
             Situation::ExitsZero | Situation::MasterKilled => {
                 Expected::new(&["leaving", "dead"], Reaction::Moves).also(&["failing"])
             }
