@@ -178,7 +178,10 @@ impl Flows {
                 record.local |= EXISTED;
                 self.want(id);
             }
-            Err(ENOENT) if updating && record.local(EXISTED) && !crate::mutants::off("clash") => {
+            Err(ENOENT) if updating && record.local(EXISTED) && crate::mutants::off("clash") => {
+                record.local = (record.local | IN_KERNEL) & !EXISTED;
+            }
+            Err(ENOENT) if updating && record.local(EXISTED) => {
                 // It exists, and doesn't: the other direction's tuple is another flow's. It is never remapped.
                 let news = !record.local(CLASH);
                 record.local = record.local & !EXISTED | CLASH;
@@ -194,7 +197,11 @@ impl Flows {
                     self.want(id);
                 }
             }
-            Err(EAGAIN) => self.want(id),
+            // Once more at once, then with the next audit.
+            Err(EAGAIN) if !record.local(REFUSED) => {
+                record.local |= REFUSED;
+                self.want(id);
+            }
             Err(errno) => {
                 record.local = (record.local | REFUSED) & !EXISTED;
                 // An ended replica that the kernel keeps goes by its lease.

@@ -23,6 +23,9 @@ const GROUPS_PER_TICK: u32 = 16;
 /// The group number that stands for sums of groups.
 pub(crate) const ALL_GROUPS: u8 = 255;
 
+/// Longest pause before a shard that still differs is sent again.
+const AGAIN_MAX: Duration = Duration::from_secs(5);
+
 /// While the peer's table is full, this is between two rounds.
 const FULL_PAUSE: Duration = Duration::from_secs(30);
 
@@ -44,6 +47,13 @@ pub(crate) struct Verify {
     pub(crate) equal_at: Option<Instant>,
     /// Something was found to differ in this round.
     pub(crate) differs: bool,
+    /// Shards sent in this round. One that still differs is sent again only at `again_at`, at growing pauses: a peer that
+    /// refuses a flow would be sent its shard for ever.
+    sent: ShardSet,
+    again_at: Instant,
+    pause: Duration,
+    /// The answers to the present attempt may have them sent again.
+    may_repeat: bool,
 }
 
 impl Verify {
@@ -57,6 +67,10 @@ impl Verify {
             turn: 0,
             equal_at: None,
             differs: false,
+            sent: ShardSet::default(),
+            again_at: now,
+            pause: TICK,
+            may_repeat: false,
         }
     }
 
@@ -94,18 +108,24 @@ impl Flows {
         if now < peer.verify.next {
             return Some(peer.verify.next);
         }
-        let settled_groups = self.ask(index);
+        let asked = self.ask(now, index);
         let verify = &mut self.peers.get_mut(index)?.verify;
         verify.next = now + TICK;
-        if settled_groups {
+        if asked {
             self.arm(now);
         }
         self.peers.get(index).map(|peer| peer.verify.next)
     }
 
     /// Puts the digests of one attempt on the way. `true`: there were some.
-    fn ask(&mut self, index: usize) -> bool {
+    fn ask(&mut self, now: Instant, index: usize) -> bool {
         let Some(peer) = self.peers.get_mut(index) else { return false };
+        let verify = &mut peer.verify;
+        verify.may_repeat = verify.sent.len() > 0 && now >= verify.again_at;
+        if verify.may_repeat {
+            verify.again_at = now + verify.pause;
+            verify.pause = (verify.pause * 2).min(AGAIN_MAX);
+        }
         let bit = peer.bit;
         let (round, mut mask, mut sums, mut single) = (peer.verify.round, 0u64, Vec::new(), 0);
         let first = peer.verify.turn;
@@ -198,6 +218,7 @@ impl Flows {
         if round != peer.verify.round || (group != ALL_GROUPS && group >= GROUPS) {
             return;
         }
+        let mut news = false;
         for bit in (0..64u8).filter(|bit| compared >> bit & 1 == 1) {
             let same = equal >> bit & 1 == 1;
             if group == ALL_GROUPS {
@@ -206,19 +227,26 @@ impl Flows {
                     (first..first + 64).for_each(|shard| peer.verify.equal.set(shard));
                 } else {
                     peer.verify.suspect |= 1 << bit;
+                    news = true;
                 }
                 continue;
             }
             let shard = u16::from(group) * 64 + u16::from(bit);
             if same {
                 peer.verify.equal.set(shard);
-            } else if !(full && peer.verify.differs) {
+            } else if !peer.verify.sent.has(shard) && !(full && peer.verify.differs) {
+                peer.verify.sent.set(shard);
                 peer.tx.bulk.set(shard);
+                news = true;
+            } else {
+                if peer.verify.may_repeat {
+                    peer.tx.bulk.set(shard);
+                }
             }
             peer.verify.differs |= !same;
         }
         // What differs is asked for more closely without a pause.
-        if equal != compared {
+        if news {
             peer.verify.next = now;
         }
         if peer.verify.equal.len() == SHARDS {

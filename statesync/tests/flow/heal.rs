@@ -199,6 +199,24 @@ fn a_restarted_agent_deletes_nothing_and_sends_little_again() {
 }
 
 #[test]
+fn a_snapshot_goes_on_beside_live_changes_and_holds_none_of_them_up() {
+    let mut sim = Sim::new(30, 2);
+    sim.move_vip(VIP, 0);
+    sim.cuts.extend([(0, 1), (1, 0)]);
+    sim.run_for(SECOND);
+    sim.open(0, VIP, 4_000);
+    sim.cuts.clear();
+    assert!(sim.run_until(SECOND, |sim| !sim.nodes[1].kernel.flows.is_empty()));
+    for _ in 0..100 {
+        sim.open(0, VIP, 70);
+        let newest: Vec<_> = sim.clients.iter().rev().take(70).map(|client| client.key()).collect();
+        sim.run_for(3 * MS);
+        assert!(newest.iter().all(|key| sim.nodes[1].kernel.flows.contains_key(key)));
+    }
+    assert_eq!(sim.nodes[1].kernel.flows.len(), 4_000 + 100 * 70);
+}
+
+#[test]
 fn an_agent_killed_in_the_middle_of_a_snapshot_goes_on() {
     for node in [0, 1] {
         let mut sim = Sim::new(15 + node as u64, 2);

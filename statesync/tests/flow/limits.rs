@@ -86,7 +86,8 @@ pub(crate) fn a_peer_cant_touch_a_vip_that_it_doesnt_share() {
     assert!(sim.nodes[0].kernel.flows.values().all(|held| held.mark == 0), "nothing came from the peer");
     assert_eq!(sim.nodes[0].kernel.flows.len(), 20);
     assert!(sim.counters(0).unlisted >= 20);
-    // Nor is it told of them.
+    // It isn't told of them, and what it is refused it doesn't repeat at full speed.
+    assert!(sim.counters(1).shards_sent < 20 * 12, "{} shards", sim.counters(1).shards_sent);
     assert_eq!(sim.nodes[1].kernel.flows.len(), 20);
 }
 

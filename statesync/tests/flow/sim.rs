@@ -50,6 +50,8 @@ pub(crate) struct Node {
     /// What its channel says of the peers, and when that was last confirmed.
     up: Vec<bool>,
     heard: Vec<Instant>,
+    /// Since when it is as it is.
+    changed: Vec<Instant>,
     elected: [Elected; 2],
     pub(crate) events: Vec<Event>,
     /// What earlier runs counted.
@@ -122,6 +124,7 @@ impl Sim {
             inbox: VecDeque::new(),
             up: vec![false; count],
             heard: vec![now; count],
+            changed: vec![now; count],
             elected: [Elected::Unknown; 2],
             events: Vec::new(),
             earlier: Vec::new(),
@@ -333,6 +336,9 @@ impl Sim {
     }
 
     fn set_up(&mut self, node: usize, other: usize, up: bool) {
+        if self.nodes[node].up[other] != up {
+            self.nodes[node].changed[other] = self.now;
+        }
         self.nodes[node].up[other] = up;
         self.nodes[node].heard[other] = self.now;
         let peer = self.peer(node, other);
@@ -410,7 +416,11 @@ impl Sim {
         for held in self.nodes[node].kernel.expire(now) {
             let key = Key { original: held.original, zone: 0 };
             let alive = self.clients.iter().any(|client| client.key() == key);
-            let linked = self.nodes[node].up.iter().enumerate().all(|(other, up)| *up || other == node);
+            // A round of renewals, and what it takes to begin a session: before, an owner may not have been heard in time.
+            let round = self.times.lease / 3 + SECOND;
+            let here = &self.nodes[node];
+            let linked = |other: usize| other == node || (here.up[other] && now >= here.changed[other] + round);
+            let linked = (0..self.nodes.len()).all(linked);
             // Who stood still could renew nothing.
             let stood = self.nodes[node].stood_at.is_some_and(|at| now < at + self.times.lease);
             if alive && linked && held.mark != 0 && !stood {
