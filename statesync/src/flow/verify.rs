@@ -234,14 +234,14 @@ impl Flows {
             let shard = u16::from(group) * 64 + u16::from(bit);
             if same {
                 peer.verify.equal.set(shard);
-            } else if !peer.verify.sent.has(shard) && !(full && peer.verify.differs) {
-                peer.verify.sent.set(shard);
-                peer.tx.bulk.set(shard);
-                news = true;
-            } else {
+            } else if peer.verify.sent.has(shard) || (full && peer.verify.differs) {
                 if peer.verify.may_repeat {
                     peer.tx.bulk.set(shard);
                 }
+            } else {
+                peer.verify.sent.set(shard);
+                peer.tx.bulk.set(shard);
+                news = true;
             }
             peer.verify.differs |= !same;
         }
