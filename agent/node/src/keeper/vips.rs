@@ -59,6 +59,8 @@ struct Pending {
 #[derive(Debug, Default)]
 pub(super) struct Vips {
     entries: BTreeMap<String, Entry>,
+    /// How many records of the living worker name it: nobody looks at all of them for what is to be removed.
+    kept: BTreeMap<Undo, usize>,
     /// How many wait until when: nobody looks at all of them to learn that it isn't time.
     waiting: BTreeMap<Instant, usize>,
     /// What isn't confirmed to be removed.
@@ -83,6 +85,9 @@ impl Vips {
         if !empty && self.entries.len() >= RECORDS_MAX {
             out.event(Event::Refused { what: "too many VIPs to remember" });
         } else if !empty {
+            for undo in &record.undo {
+                *self.kept.entry(*undo).or_default() += 1;
+            }
             self.entries.insert(name.clone(), Entry { record: record.clone(), held_until: None });
         }
         let Some(Entry { record: former, held_until: Some(_) }) = former else { return };
@@ -120,6 +125,7 @@ impl Vips {
             } else {
                 let until = now + entry.grace(limit);
                 entry.held_until = Some(until);
+                release(&mut self.kept, &entry.record);
                 *self.waiting.entry(until).or_default() += 1;
             }
         }
@@ -196,20 +202,16 @@ impl Vips {
 
     fn take(&mut self, name: &str) -> Option<Entry> {
         let entry = self.entries.remove(name)?;
-        if let Some(until) = entry.held_until
-            && let Some(waiting) = self.waiting.get_mut(&until)
-        {
-            *waiting -= 1;
-            if *waiting == 0 {
-                self.waiting.remove(&until);
-            }
+        match entry.held_until {
+            None => release(&mut self.kept, &entry.record),
+            Some(until) => count_down(&mut self.waiting, &until),
         }
         Some(entry)
     }
 
     /// Unless the living worker has recorded the same, for whatever VIP.
     fn remove(&mut self, undo: Undo, out: &mut Out) {
-        if self.entries.values().any(|e| e.held_until.is_none() && e.record.undo.contains(&undo)) {
+        if self.kept.contains_key(&undo) {
             return;
         }
         if self.dying {
@@ -276,5 +278,19 @@ impl Vips {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let held = self.waiting.keys().next().copied().filter(|_| !mutants::off("keeper-grace"));
         held.into_iter().chain(self.retry_at).min()
+    }
+}
+
+/// A record is no longer one of the living worker's.
+fn release(kept: &mut BTreeMap<Undo, usize>, record: &VipRecord) {
+    record.undo.iter().for_each(|undo| count_down(kept, undo));
+}
+
+fn count_down<K: Ord>(counts: &mut BTreeMap<K, usize>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
     }
 }
