@@ -88,6 +88,8 @@ pub enum BgpInput<'a> {
     /// So much of what was to be sent is still with us: after each [`BgpOutput::Send`] that left something, and each time
     /// that the socket took some of it, down to 0.
     Queued { conn: ConnId, bytes: usize },
+    /// The address of one that is known by its interface only, as soon as that is known, and when it is another.
+    Found { remote: IpAddr },
     /// Why it can be neither dialled nor accepted at the moment (an option that protects it can't be set), in words; shown
     /// in the status. `None`: it can.
     Problem { why: Option<String> },

@@ -42,6 +42,7 @@ pub(super) enum Event {
     Bytes { conn: ConnId, length: usize },
     Closed { conn: ConnId, why: Option<String> },
     Queued { conn: ConnId, bytes: usize },
+    Found { remote: IpAddr },
     Problem { why: Option<String> },
 }
 
@@ -55,6 +56,7 @@ impl Event {
             Self::Bytes { conn, length } => BgpInput::Bytes { conn, bytes: buffer.get(..length).unwrap_or_default() },
             Self::Closed { conn, why } => BgpInput::Closed { conn, why },
             Self::Queued { conn, bytes } => BgpInput::Queued { conn, bytes },
+            Self::Found { remote } => BgpInput::Found { remote },
             Self::Problem { why } => BgpInput::Problem { why },
         }
     }
@@ -320,8 +322,13 @@ impl Desk {
             let (Some(unnumbered), Some(interface)) = (&mut line.unnumbered, &line.config.interface) else { continue };
             let former = unnumbered.router;
             unnumbered.turn(cx, now, interface.as_str());
-            if unnumbered.router != former {
+            let router = unnumbered.router;
+            if router != former {
                 self.protect(index, former.map(|(ip, _)| ip.into()));
+            }
+            let found = router.map(|(ip, _)| ip).filter(|ip| former.map(|(ip, _)| ip) != Some(*ip));
+            if let (Some(ip), Ok(id)) = (found, u16::try_from(index)) {
+                self.ready.push_back((NeighborId(id), Event::Found { remote: ip.into() }));
             }
         }
     }

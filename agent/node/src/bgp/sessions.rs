@@ -25,6 +25,10 @@ impl Node {
             BgpInput::Bytes { conn, bytes } => Input::Bytes { conn, bytes },
             BgpInput::Closed { conn, why } => Input::Closed { conn, why },
             BgpInput::Queued { conn, bytes } => Input::Queued { conn, bytes },
+            BgpInput::Found { remote } => {
+                self.speakers.bfd_due |= speaker.remote.replace(remote) != Some(remote);
+                return;
+            }
             BgpInput::Problem { why } => {
                 let old = speaker.problem.take();
                 let news = old.as_ref().map(|(_, why)| why) != why.as_ref();
@@ -208,7 +212,7 @@ impl Node {
         if !self.synced {
             return;
         }
-        if std::mem::take(&mut self.speakers.bfd_due) {
+        if self.speakers.takes_bfd(now, &self.config) {
             self.tell_bfd();
         }
         if self.speakers.list.is_empty() {

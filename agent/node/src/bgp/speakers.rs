@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 /// the tables would be compared thousands of times.
 const TOGETHER: Duration = Duration::from_millis(2);
 
+/// After a former worker we wait no longer than this for neighbours to be found, before the keeper hears which BFD sessions
+/// are to run: those that it runs meanwhile go on.
+const FOUND_WAIT: Duration = Duration::from_secs(5);
+
 /// All neighbours.
 #[derive(Debug)]
 pub(crate) struct Speakers {
@@ -34,6 +38,10 @@ pub(crate) struct Speakers {
     pub stopped: bool,
     /// The keeper is to be told which BFD sessions are to run.
     pub bfd_due: bool,
+    /// A former worker's sessions are to be there in the first list, if they can be.
+    bfd_waits: bool,
+    /// Not before then, while some of them aren't known.
+    bfd_at: Option<Instant>,
 }
 
 /// One neighbour.
@@ -48,7 +56,7 @@ pub(crate) struct Speaker {
     /// Something in the table was withdrawn while it couldn't hear of it, or we were not there to serve.
     gap: bool,
     serving: bool,
-    /// Its address, as the last session had it.
+    /// Its address: as configured, as it was found, or as the last session had it.
     pub remote: Option<IpAddr>,
     /// Why it can be neither dialled nor accepted, and since when.
     pub problem: Option<(Instant, String)>,
@@ -102,7 +110,23 @@ impl Speakers {
             started: false,
             stopped: false,
             bfd_due: true,
+            bfd_waits: restarting,
+            bfd_at: None,
         }
+    }
+
+    /// Whether the keeper is to be told now which BFD sessions are to run.
+    pub(crate) fn takes_bfd(&mut self, now: Instant, config: &Config) -> bool {
+        if std::mem::take(&mut self.bfd_waits) {
+            self.bfd_at = Some(now + FOUND_WAIT);
+        }
+        let mut each = config.bgp.iter().flat_map(crate::config::Bgp::each).zip(&self.list);
+        let waits = self.bfd_at.is_some_and(|at| now < at)
+            && each.any(|((_, neighbor), speaker)| neighbor.bfd.is_some() && speaker.remote.is_none());
+        if !waits {
+            self.bfd_at = None;
+        }
+        !waits && std::mem::take(&mut self.bfd_due)
     }
 
     /// A unit's routes are withdrawn: that waits for nothing.
@@ -149,7 +173,7 @@ impl Speakers {
 
     /// When a session has something to do.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.list.iter().filter_map(|speaker| speaker.peer.poll_timeout()).chain(self.at).min()
+        self.list.iter().filter_map(|speaker| speaker.peer.poll_timeout()).chain(self.at).chain(self.bfd_at).min()
     }
 
     /// Nothing more comes of any session.

@@ -208,3 +208,45 @@ fn several_addresses_move_together_and_increase_and_rotate_count_them() {
     assert_eq!(updates.count(), 1, "both in one message");
     assert!(lab.routers[0].ways(VIP2).is_empty());
 }
+
+#[test]
+fn an_unnumbered_neighbour_has_bfd_as_soon_as_it_is_found_and_a_new_worker_waits_for_that() {
+    let mut lab = Lab::new(&[100], false).with_routers(1);
+    let config = &mut lab.hosts[0].config;
+    anycast(config, 1);
+    let neighbor = &mut config.bgp.as_mut().expect("there").neighbors[0];
+    (neighbor.address, neighbor.interface) = (None, Some(eth0()));
+    neighbor.bfd = Some(crate::config::Bfd { interval: ms(50), multiplier: 3, multihop: false, min_ttl: 255 });
+    lab.hosts[0].routers_cut = true;
+    let router: std::net::IpAddr = "fe80::1".parse().expect("an address");
+    let found = |lab: &mut Lab| {
+        let input = BgpInput::Found { remote: router };
+        lab.feed(0, Input::Bgp { neighbor: NeighborId(0), input });
+    };
+    let lists = |lab: &Lab, since| -> Vec<Vec<std::net::IpAddr>> {
+        let of = |o: &&Output| match o {
+            Output::Bfd(list) => Some(list.iter().map(|spec| spec.remote).collect()),
+            _ => None,
+        };
+        lab.log_since(0, since).iter().filter_map(of).collect()
+    };
+    lab.start(0);
+    lab.run(ms(1_000));
+    found(&mut lab);
+    found(&mut lab);
+    assert_eq!(lists(&lab, Duration::ZERO), [vec![], vec![router]], "before any session, and once");
+    // What the keeper runs for the former worker goes on until the router is found again, or isn't.
+    for (finds, expected) in [(true, vec![router]), (false, vec![])] {
+        lab.run(ms(10));
+        lab.crash(0);
+        let since = lab.at();
+        lab.boot(0, vec![("web".to_owned(), 1)]);
+        lab.run(ms(1_000));
+        assert_eq!(lists(&lab, since), [] as [Vec<std::net::IpAddr>; 0]);
+        if finds {
+            found(&mut lab);
+        }
+        lab.run(ms(5_000));
+        assert_eq!(lists(&lab, since), [expected]);
+    }
+}

@@ -172,6 +172,7 @@ fn feed(lab: &mut Lab, wild: Wild) {
                 3 => BgpInput::Bytes { conn, bytes: &bytes },
                 4 => BgpInput::Closed { conn, why: None },
                 5 => BgpInput::Queued { conn, bytes: bytes.len() * 4_096 },
+                6 => BgpInput::Found { remote: end(1).ip() },
                 _ => BgpInput::Problem { why: bytes.first().map(|b| b.to_string()) },
             };
             lab.feed(0, Input::Bgp { neighbor: NeighborId(n), input });
