@@ -219,3 +219,64 @@ fn the_keeper_takes_away_all_that_a_hung_worker_had_and_at_its_end_what_a_dead_o
     assert!(!host.holds());
     assert_eq!(host.extras(), (false, false, false), "route, rule, guard\n{}", host.log());
 }
+
+#[test]
+fn upgrade_replaces_the_worker_and_takes_nothing_away_meanwhile() {
+    if skipped() {
+        return;
+    }
+    let mut host = Host::with_extras();
+    host.start();
+    until("all is there", || (host.extras() == (true, true, true)).then_some(()));
+    let watched = host.folder.join("watched");
+    let words = ["netns", "exec", &host.name, "ip", "-o", "monitor", "address", "route", "rule"];
+    let out = fs::File::create(&watched).expect("writable");
+    let mut monitor = Command::new("ip").args(words).stdout(out).spawn().expect("iproute2 is installed");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    for _ in 0..3 {
+        let (keeper, worker) = (host.keeper(), host.worker());
+        let begun = std::time::Instant::now();
+        let upgrade = host.holdfast(&["upgrade"]);
+        println!("replaced after {:?}", begun.elapsed());
+        let said = String::from_utf8_lossy(&upgrade.stderr).into_owned();
+        assert_eq!(upgrade.status.code(), Some(0), "{said}{}", host.log());
+        until("the former one ends", || ended(worker).then_some(()));
+        assert_eq!(host.keeper(), keeper);
+        assert_ne!(host.worker(), worker);
+        assert!(host.holds() && host.extras() == (true, true, true), "{}", host.log());
+    }
+    let status: serde_json::Value = serde_json::from_slice(&host.holdfast(&["status", "--json"]).stdout).expect("JSON");
+    assert_eq!((&status["vips"][0]["state"], &status["worker"]["pid"]), (&"active".into(), &host.worker().into()));
+    let _ = monitor.kill();
+    let _ = monitor.wait();
+    let seen = fs::read_to_string(&watched).expect("written");
+    assert!(!seen.contains("Deleted"), "{seen}{}", host.log());
+    let journal = fs::read_to_string(host.folder.join("state/events.jsonl")).expect("written");
+    assert_eq!(journal.matches("\"event\":\"worker_replaced\"").count(), 3, "{journal}");
+    let ids: Vec<u64> = journal
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()?.get("id")?.as_u64())
+        .collect();
+    assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");
+}
+
+#[test]
+fn an_upgrade_to_a_configuration_that_is_refused_changes_nothing() {
+    if skipped() {
+        return;
+    }
+    let mut host = Host::new();
+    host.start();
+    let worker = host.worker();
+    let path = host.folder.join("holdfast.toml");
+    let good = fs::read_to_string(&path).expect("written");
+    fs::write(&path, "this is no configuration\n").expect("writable");
+    let upgrade = host.holdfast(&["upgrade"]);
+    let said = String::from_utf8_lossy(&upgrade.stderr).into_owned();
+    assert_eq!(upgrade.status.code(), Some(1), "{said}");
+    assert!(said.contains("not-ready") && said.contains("this worker goes on"), "{said}");
+    assert!(host.holds() && host.worker() == worker, "{}", host.log());
+    fs::write(&path, good).expect("writable");
+    assert_eq!(host.holdfast(&["upgrade"]).status.code(), Some(0), "{}", host.log());
+    assert!(host.holds());
+}

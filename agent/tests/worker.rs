@@ -318,6 +318,32 @@ fn a_worker_whose_keeper_is_gone_releases_all_and_ends() {
 }
 
 #[test]
+fn a_worker_that_leaves_to_the_next_one_says_and_releases_nothing() {
+    let host = Host::new("");
+    let mut worker = Worker::start(&host);
+    worker.boot(&[]);
+    worker.active();
+    host.until("the address is there", || host.has_vip());
+    worker.keeper().send(&ToWorker::Leave { pid: 1 }, None).expect("sent");
+    let end = Instant::now() + LONG;
+    loop {
+        match worker.keeper().receive().expect("the line works") {
+            Received::Closed => break,
+            Received::Message(message, _) => {
+                let stays = matches!(&message, ToKeeper::Owner(record) if record.active && !record.undo.is_empty());
+                assert!(stays || message == ToKeeper::Beat, "{message:?}");
+            }
+            Received::Empty => std::thread::sleep(Duration::from_micros(200)),
+        }
+        assert!(Instant::now() < end, "it stays");
+    }
+    let closed = Instant::now();
+    assert!(worker.ends().success());
+    println!("ended {:?} after its last word", closed.elapsed());
+    assert!(host.has_vip());
+}
+
+#[test]
 fn a_signal_to_the_worker_itself_changes_nothing() {
     let host = Host::new("");
     let mut worker = Worker::start(&host);

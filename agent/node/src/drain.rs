@@ -87,6 +87,7 @@ impl Node {
             Request::Drain { .. } => self.on_drain(now, token, request),
             Request::Undrain { who } => self.on_undrain(now, token, who),
             Request::Pool { who, backend, drain } => self.on_pool_request(now, token, who, &backend, drain),
+            Request::Upgrade { who } => self.on_upgrade(now, token, who),
             Request::Status => {}
         }
     }

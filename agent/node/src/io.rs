@@ -66,6 +66,8 @@ pub enum Input<'a> {
     Disabled { vip: VipId, disabled: bool },
     /// An operator's request; answered by [`Output::Answer`] with the same token, or by several (progress).
     Operator { token: u64, request: Request },
+    /// The answer to [`Output::Replace`]: another worker, this process, is ready, and ours ends with this; or why none is.
+    Replaced { result: Result<u32, String> },
     /// SIGTERM, or the keeper vanished: leave in order. [`Output::Stopped`] follows within `deadline`.
     Stop { deadline: Duration },
 }
@@ -323,6 +325,8 @@ pub enum Request {
     /// Give a backend of the embedded balancer no new flows (`drain`), or let it have them again. `backend`: its address,
     /// with or without the port.
     Pool { who: String, backend: String, drain: bool },
+    /// Give everything to another worker, a newer one perhaps, without anybody's noticing.
+    Upgrade { who: String },
     /// Status now.
     Status,
 }
@@ -365,6 +369,8 @@ pub enum Output {
     Persist(crate::drain::Intents),
     /// Answer to an operator.
     Answer { token: u64, answer: Answer },
+    /// Have another worker started beside this one; report with `Replaced`.
+    Replace,
     /// All is released: the process may end.
     Stopped,
 }

@@ -153,6 +153,10 @@ pub enum Kind {
     ConntrackLost { dropped: u64, early_dropped: u64, why: String },
     /// It will be full if as many new connections come as now. `rate`: in a second; `forecast`: entries in the end.
     ConntrackForecast { full_in_s: u64, rate: u64, forecast: u64, limit: u64 },
+    /// This worker ends, and another one, this process, goes on with all that it has.
+    WorkerReplaced { who: String, pid: u32 },
+    /// No other worker takes this one's place, by this interlock.
+    UpgradeRefused { who: String, interlock: String, why: String },
     /// VRRP noticed something on the segment.
     VrrpNotice { vip: String, what: String },
 }
@@ -178,6 +182,7 @@ impl Kind {
             | Self::Reasserted { .. }
             | Self::DrainRefused { .. }
             | Self::DrainEnded { .. }
+            | Self::UpgradeRefused { .. }
             | Self::VrrpNotice { .. } => Severity::Warning,
             Self::NeighborDown { .. }
             | Self::NeighborRefused { .. }

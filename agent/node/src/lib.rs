@@ -42,6 +42,7 @@ mod sending;
 pub mod status;
 mod telling;
 mod turn;
+pub mod upgrade;
 mod vip;
 pub mod world;
 

@@ -19,6 +19,7 @@ use crate::pool::Pools;
 use crate::refused::Refused;
 use crate::schedule::{Dirty, Schedule, Units};
 use crate::status::Status;
+use crate::upgrade::Upgrade;
 use crate::vip::VipRun;
 use crate::world::World;
 use holdfast_statesync::channel::{Channel, ChannelConfig, PeerConfig};
@@ -65,6 +66,7 @@ pub struct Node {
     /// The drain in force was forced: it leaves even if nobody takes over.
     pub(crate) forced: bool,
     pub(crate) stop: Option<Stop>,
+    pub(crate) upgrade: Option<Upgrade>,
     pub(crate) journal: Journal,
     pub(crate) counters: BTreeMap<String, u64>,
     pub(crate) adverts: Adverts,
@@ -214,6 +216,7 @@ impl Node {
             drain: None,
             forced: false,
             stop: None,
+            upgrade: None,
             journal: Journal::new(boot.last_event_id),
             counters: BTreeMap::new(),
             adverts: Adverts::default(),
@@ -346,6 +349,7 @@ impl Node {
                 }
                 request => self.on_operator(now, token, request),
             },
+            Input::Replaced { result } => self.on_replaced(now, result),
             Input::Stop { deadline } => self.on_stop(now, deadline),
         }
     }

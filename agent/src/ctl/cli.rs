@@ -85,6 +85,9 @@ pub enum Command {
     Drain(Drain),
     /// Let this node take part again (exit 0, 10 refused)
     Undrain,
+    /// Replace the worker by a new one, of the program and the configuration that are there now; nothing moves (exit 0, 1
+    /// refused)
+    Upgrade,
     /// Backends of the embedded balancer
     #[command(subcommand)]
     Pool(Pool),

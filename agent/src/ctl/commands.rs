@@ -10,6 +10,10 @@ use hyper::Method;
 use std::path::Path;
 use std::time::Duration;
 
+/// How long the new worker may take from the former one's end to its first answer.
+const TAKEOVER_PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is asked until then.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// How long `--detach` looks for a refusal before it lets go.
 const DETACH_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -130,6 +134,42 @@ pub(super) fn undrain(runtime_dir: &Path) -> u8 {
         let mut answer = client::ask(runtime_dir, Method::POST, "/v1/undrain", Some(b"{}".to_vec())).await?;
         outcome(&mut answer).await
     })
+}
+
+pub(super) fn upgrade(runtime_dir: &Path) -> u8 {
+    client(async {
+        let former = worker_pid(runtime_dir).await?;
+        let mut answer = client::ask(runtime_dir, Method::POST, "/v1/upgrade", Some(b"{}".to_vec())).await?;
+        match outcome(&mut answer).await {
+            Ok(exit::OK) => {}
+            Ok(_) => return Ok(exit::FAILED),
+            // Its last word may be lost with it: whether it has left is seen from who answers.
+            Err(ClientError::Unreachable(_)) => {}
+            Err(refused) => return Err(refused),
+        }
+        let limit = tokio::time::Instant::now() + TAKEOVER_PATIENCE;
+        loop {
+            match worker_pid(runtime_dir).await {
+                Ok(pid) if pid != former => {
+                    print("the new worker answers");
+                    return Ok(exit::OK);
+                }
+                answer if tokio::time::Instant::now() >= limit => {
+                    let why = answer.err().map_or_else(|| "it is still the former one".to_owned(), |e| e.to_string());
+                    let waited = TAKEOVER_PATIENCE.as_secs();
+                    return Err(ClientError::Unreachable(format!("no new worker answered within {waited} s: {why}")));
+                }
+                _ => tokio::time::sleep(ASK_AGAIN).await,
+            }
+        }
+    })
+}
+
+/// Who answers; `None`: one that doesn't say so.
+async fn worker_pid(runtime_dir: &Path) -> Result<Option<u64>, ClientError> {
+    let text = client::ask(runtime_dir, Method::GET, "/v1/status", None).await?.all().await?;
+    let status: serde_json::Value = serde_json::from_slice(&text).map_err(|e| garbled("the status", &e))?;
+    Ok(status.pointer("/worker/pid").and_then(serde_json::Value::as_u64))
 }
 
 pub(super) fn pool(runtime_dir: &Path, backend: String, drain: bool) -> u8 {

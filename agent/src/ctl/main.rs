@@ -40,6 +40,7 @@ fn other(command: Command, places: &Places) -> u8 {
         Command::Bgp(Bgp::Decode { file, hex, port }) => decode::run(file.as_deref(), hex.as_deref(), port),
         Command::Drain(drain) => commands::drain(&places.runtime_dir, &drain),
         Command::Undrain => commands::undrain(&places.runtime_dir),
+        Command::Upgrade => commands::upgrade(&places.runtime_dir),
         Command::Pool(Pool::Drain { backend }) => commands::pool(&places.runtime_dir, backend, true),
         Command::Pool(Pool::Undrain { backend }) => commands::pool(&places.runtime_dir, backend, false),
         Command::Keygen { file, out, public } => match public {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `GET /v1/status` | [`Status`](holdfast_node::status::Status) and the worker's own figures, one object |
 //! | `GET /v1/events?since=ID&follow=true` | journal entries, one object a line |
-//! | `POST /v1/drain`, `POST /v1/undrain`, `POST /v1/pool` | progress and end, one object a line |
+//! | `POST /v1/drain`, `POST /v1/undrain`, `POST /v1/pool`, `POST /v1/upgrade` | progress and end, one object a line |
 //!
 //! Refuses to wait for a client: a reader that stops reading holds its own task and nothing else, and at most
 //! [`CONNECTIONS_MAX`] of them.
@@ -13,7 +13,7 @@ use super::connection::{Caller, Limited};
 use super::lines::{LineSender, Lines};
 use super::wire::{
     AnswerLine, BACKEND_MAX, BODY_MAX, DrainBody, ErrorBody, EventLine, FORCE_MAX, PoolBody, REASON_MAX, SCHEMA,
-    UndrainBody,
+    UndrainBody, UpgradeBody,
 };
 use crate::os::diag;
 use crate::os::nft::Balancer;
@@ -94,6 +94,7 @@ pub async fn serve(listener: UnixListener, api: ApiHandle, stop: CancellationTok
         .route("/v1/drain", post(drain))
         .route("/v1/undrain", post(undrain))
         .route("/v1/pool", post(pool))
+        .route("/v1/upgrade", post(upgrade))
         .layer(DefaultBodyLimit::max(BODY_MAX))
         .layer(axum::middleware::map_response(close))
         .with_state(state);
@@ -174,6 +175,7 @@ async fn count_flows(pool: &mut PoolStatus) {
 fn worker(figures: &WorkerFigures) -> serde_json::Value {
     let snapshot = |s: crate::run::lateness::Snapshot| serde_json::json!({ "count": s.count, "p50_us": s.p50_us, "p99_us": s.p99_us, "max_us": s.max_us });
     serde_json::json!({
+        "pid": std::process::id(),
         "timer_late": snapshot(figures.timer),
         "advert_late": snapshot(figures.advert),
         "dropped": figures.dropped.iter().map(|(queue, n)| ((*queue).to_owned(), (*n).into())).collect::<serde_json::Map<_, _>>(),
@@ -288,6 +290,14 @@ async fn pool(
     // Whatever is longer is no address, and is told as it was written.
     let backend = backend.chars().take(BACKEND_MAX).collect();
     answered(&shared, Request::Pool { who, backend, drain }, None).await
+}
+
+async fn upgrade(
+    State(shared): State<Shared>,
+    ConnectInfo(Caller(who)): ConnectInfo<Caller>,
+    Json(UpgradeBody {}): Json<UpgradeBody>,
+) -> Response {
+    answered(&shared, Request::Upgrade { who }, None).await
 }
 
 /// Passes the node's answers on as they come; the end of a drain with what is still open on the `vips`. Nothing here

@@ -36,6 +36,11 @@ pub struct DrainBody {
 #[serde(deny_unknown_fields)]
 pub struct UndrainBody {}
 
+/// Body of `POST /v1/upgrade`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UpgradeBody {}
+
 /// Body of `POST /v1/pool`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -49,7 +54,7 @@ pub struct PoolBody {
 /// Longest name of a backend, bytes.
 pub const BACKEND_MAX: usize = 64;
 
-/// One line of the answer to a drain or undrain. Any number of `Progress`, then exactly one other; an answer that
+/// One line of the answer to a drain, an undrain or an upgrade. Any number of `Progress`, then exactly one other; an answer that
 /// ends without one means that the agent ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]

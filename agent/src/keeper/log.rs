@@ -46,6 +46,10 @@ impl fmt::Display for Line<'_> {
             Event::WorkerEnded { what, lived, restart_in } => {
                 write!(f, "worker ended after {}: {what}; the next one starts {}", Span(*lived), In(*restart_in))
             }
+            Event::WorkerReplaced { pid, lived } => {
+                write!(f, "worker left in order after {}, {pid} has taken over", Span(*lived))
+            }
+            Event::NextFailed { why } => write!(f, "no other worker takes over, the living one goes on: {why}"),
             Event::WorkerNotStarted { why, retry_in } => {
                 write!(f, "can't start a worker: {why}; tried again {}", In(*retry_in))
             }
@@ -110,6 +114,7 @@ fn kill_reason(why: KillReason) -> String {
         KillReason::Hung(silent) => format!("no beat for {}", Span(silent)),
         KillReason::Closed => "it closed its socket and went on".to_owned(),
         KillReason::Stuck => "it doesn't read its socket".to_owned(),
+        KillReason::Stays => "it didn't leave when the next one was ready".to_owned(),
         KillReason::Silent => "it didn't begin its work".to_owned(),
         KillReason::StopDeadline => "it didn't leave within the stop deadline".to_owned(),
         KillReason::Stopping => "stopping before it had begun".to_owned(),

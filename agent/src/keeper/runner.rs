@@ -37,6 +37,8 @@ pub(super) struct Runner {
     /// Answers for the machine, before anything else happens.
     inputs: VecDeque<Input>,
     worker: Option<Worker>,
+    /// The one that is to take its place, until it does.
+    next: Option<Worker>,
     former: Option<Adopted>,
     balancers: BTreeMap<String, Balancer>,
     execs: BTreeMap<u64, Exec>,
@@ -72,6 +74,8 @@ enum Ready {
     Signals,
     WorkerSocket,
     WorkerProcess,
+    NextSocket,
+    NextProcess,
     /// There was no beat for a while.
     Pulse,
     Former,
@@ -109,6 +113,7 @@ impl Runner {
             machine,
             inputs: VecDeque::new(),
             worker: None,
+            next: None,
             former: None,
             balancers: BTreeMap::new(),
             execs: BTreeMap::new(),
@@ -230,6 +235,12 @@ impl Runner {
                 add(Ready::Pulse, pulse.as_fd(), PollFlags::IN);
             }
         }
+        if let Some(next) = &self.next {
+            if let Some(end) = &next.end {
+                add(Ready::NextSocket, end.as_fd(), PollFlags::IN);
+            }
+            add(Ready::NextProcess, next.process(), PollFlags::IN);
+        }
         if let Some(former) = &self.former {
             add(Ready::Former, former.as_fd(), PollFlags::IN);
         }
@@ -260,6 +271,8 @@ impl Runner {
                 }
             }
             Ready::WorkerProcess => self.worker_ended(),
+            Ready::NextSocket => self.hear_next(),
+            Ready::NextProcess => self.next_ended(),
             Ready::Pulse => {
                 if let Some(pulse) = self.worker.as_ref().and_then(|worker| worker.pulse.as_ref()) {
                     pulse::ran_out(pulse.as_fd());
@@ -328,6 +341,31 @@ impl Runner {
         }
     }
 
+    /// It says that it is ready, and waits for the answer.
+    fn hear_next(&mut self) {
+        // What was its socket may be the worker's by now.
+        let Some(next) = &mut self.next else { return };
+        match next.receive() {
+            Received::Message(ToKeeper::Hello { hang_limit, resume_limit }, pulse) => {
+                let felt = pulse.as_ref().is_some_and(|pulse| pulse::last(pulse.as_fd(), Instant::now()).is_some());
+                next.pulse = pulse;
+                self.handle(Input::NextReady { hang_limit, resume_limit, felt });
+            }
+            Received::Closed => next.kill(),
+            Received::Message(..) | Received::Empty => {}
+        }
+    }
+
+    fn next_ended(&mut self) {
+        let what = match self.next.as_ref().map(Worker::reap) {
+            Some(Ok(Some(ended))) => ended.to_string(),
+            Some(Err(error)) => format!("lost: {error}"),
+            Some(Ok(None)) | None => return,
+        };
+        self.next = None;
+        self.handle(Input::NextExited { what });
+    }
+
     fn worker_ended(&mut self) {
         let what = match self.worker.as_ref().map(Worker::reap) {
             Some(Ok(Some(ended))) => ended.to_string(),
@@ -342,12 +380,40 @@ impl Runner {
 
     fn perform(&mut self, output: Output) {
         match output {
-            Output::SpawnWorker => self.spawn_worker(),
+            Output::SpawnWorker => {
+                let spawned = self.spawn_worker();
+                self.inputs.push_back(match spawned {
+                    Ok((worker, process)) => {
+                        self.worker = Some(worker);
+                        Input::WorkerSpawned(process)
+                    }
+                    Err(error) => Input::WorkerNotSpawned { why: error.to_string() },
+                });
+            }
             Output::KillWorker => {
                 if let Some(worker) = &self.worker {
                     worker.kill();
                 }
             }
+            Output::SpawnNext if self.next.is_some() => {
+                self.inputs.push_back(Input::NextNotSpawned { why: "the last one is still ending".to_owned() });
+            }
+            Output::SpawnNext => {
+                let spawned = self.spawn_worker();
+                self.inputs.push_back(match spawned {
+                    Ok((next, process)) => {
+                        self.next = Some(next);
+                        Input::NextSpawned(process)
+                    }
+                    Err(error) => Input::NextNotSpawned { why: error.to_string() },
+                });
+            }
+            Output::KillNext => {
+                if let Some(next) = &self.next {
+                    next.kill();
+                }
+            }
+            Output::Promote => self.worker = self.next.take(),
             Output::WatchFormerWorker(Process { pid, start_time }) => {
                 self.former = Adopted::open(pid, start_time);
                 if self.former.is_none() {
@@ -435,11 +501,9 @@ impl Runner {
         }
     }
 
-    fn spawn_worker(&mut self) {
-        let (worker, process) = match Worker::hold(&self.options.worker_argv) {
-            Ok(started) => started,
-            Err(error) => return self.inputs.push_back(Input::WorkerNotSpawned { why: error.to_string() }),
-        };
+    /// One that waits for its release.
+    fn spawn_worker(&mut self) -> io::Result<(Worker, Process)> {
+        let (worker, process) = Worker::hold(&self.options.worker_argv)?;
         if let Err(reasons) = sched::raise_limits(worker.pid(), sched::PROTOCOL_PRIORITY)
             && !std::mem::replace(&mut self.limits_reported, true)
         {
@@ -447,8 +511,7 @@ impl Runner {
                 self.log.line(&format_args!("the worker's limits stay, it keeps the capability instead: {reason}"));
             }
         }
-        self.worker = Some(worker);
-        self.inputs.push_back(Input::WorkerSpawned(process));
+        Ok((worker, process))
     }
 
     fn spawn_balancer(&mut self, name: String, argv: &[String]) {
@@ -464,6 +527,7 @@ impl Runner {
     fn release(&mut self, child: Child) {
         match child {
             Child::Worker => self.worker = self.worker.take().map(Worker::release),
+            Child::Next => self.next = self.next.take().map(Worker::release),
             Child::Balancer(name) => {
                 if let Some(balancer) = self.balancers.remove(&name) {
                     self.balancers.insert(name, balancer.release());

@@ -250,6 +250,7 @@ impl Outputs {
             }
             Output::Persist(intents) => drop(self.ends.intents.send_replace(intents)),
             Output::Answer { token, answer } => self.answer(token, answer),
+            Output::Replace => self.keeper.send(ToKeeper::Replace, None),
             Output::Stopped => self.stopped = true,
         }
     }

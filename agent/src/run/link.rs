@@ -151,7 +151,7 @@ impl Subject {
             ToKeeper::Bfd(_) => Some(Self::Bfd),
             ToKeeper::BgpSession(session) => Some(Self::Session(session.neighbor.clone())),
             ToKeeper::Hello { .. } | ToKeeper::Beat | ToKeeper::Exec { .. } | ToKeeper::Stopped => None,
-            ToKeeper::StartBalancer { .. } | ToKeeper::StopBalancer { .. } => None,
+            ToKeeper::StartBalancer { .. } | ToKeeper::StopBalancer { .. } | ToKeeper::Replace => None,
         }
     }
 }

@@ -14,8 +14,9 @@
 //! | [`api`] | the handle by which the control API asks and listens |
 //! | [`lateness`] | how late the protocol thread was, as a histogram |
 //!
-//! Order at start: what a new worker needs to be Active again comes first (configuration, key, rights, the keeper's
-//! word, the protocol thread); runtime, journal and API follow while that thread already works.
+//! Order at start: what may fail comes first (configuration, keys), then the keeper's word, which a worker that is to take
+//! over from a living one waits for; then what that one has left, rights, the protocol thread. Runtime, journal and API
+//! follow while that thread already works.
 //!
 //! What this module refuses to do: decide anything ([`holdfast_node::Node`] does) and change the kernel
 //! ([`crate::reconcile`] does). It moves inputs and outputs, each over a bounded queue.
@@ -82,7 +83,7 @@ pub struct WorkerOptions {
 pub fn worker(options: WorkerOptions) -> ExitCode {
     runtime::log_to_stderr();
     match run(&options) {
-        Ok(protocol::Ended::Clean) => ExitCode::SUCCESS,
+        Ok(protocol::Ended::Clean | protocol::Ended::Left) => ExitCode::SUCCESS,
         Ok(protocol::Ended::Late) => ExitCode::FAILURE,
         Err(why) => {
             tracing::error!("worker: {why}");
@@ -98,17 +99,7 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
         process::take_inherited(options.ipc_fd).map_err(|e| format!("keeper's socket {}: {e}", options.ipc_fd))?;
     let mut keeper: WorkerEnd = End::new(keeper);
     let config = config::load(&options.config).map_err(|e| e.to_string())?;
-    // The keeper answers while we go on.
-    let hang_limit = startup::hang_limit(&config);
-    let hello = ToKeeper::Hello { hang_limit, resume_limit: RESUME_LIMIT };
-    let (pulse, theirs) = match pulse::pulse(patience(hang_limit)) {
-        Ok((pulse, theirs)) => (Some(pulse), Some(theirs)),
-        // Messages do as well, they only cost more.
-        Err(_) => (None, None),
-    };
-    keeper.send(&hello, theirs.as_ref().map(AsFd::as_fd)).map_err(|e| format!("keeper: {e}"))?;
-    drop(theirs);
-    let mut boot = startup::boot(&config, &options.state_dir, &mut notes)?;
+    let mut boot = startup::boot(&config)?;
     let keys = startup::passwords(&config)?;
     startup::prepare_state_dir(&options.state_dir, USER, &mut notes);
     if let Some(path) = &config.fifo {
@@ -118,13 +109,25 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
         notes.extend(made.err().map(|e| format!("notify fifo {}: {e}", path.display())));
     }
     notes.extend(startup::vmac_parents(&config));
+    // All that can be wrong with a new program or a new configuration is behind us: with this we say that we are ready to
+    // take over. While another worker lives, the answer comes when that one has left.
+    let hang_limit = startup::hang_limit(&config);
+    let hello = ToKeeper::Hello { hang_limit, resume_limit: RESUME_LIMIT };
+    let (pulse, theirs) = match pulse::pulse(patience(hang_limit)) {
+        Ok((pulse, theirs)) => (Some(pulse), Some(theirs)),
+        // Messages do as well, they only cost more.
+        Err(_) => (None, None),
+    };
+    keeper.send(&hello, theirs.as_ref().map(AsFd::as_fd)).map_err(|e| format!("keeper: {e}"))?;
+    drop(theirs);
+    let (former_end, felt) = await_boot(&mut keeper, &mut boot)?;
+    startup::recall(&mut boot, &options.state_dir, &mut notes);
     let api = bind_api(&options.runtime_dir, &mut notes);
     // Of what starts later: the protocol thread has real-time scheduling of its own.
     notes.extend(sched::favour().err().map(|reason| reason.to_string()));
     let keep = caps::WORKER | sched::capabilities_needed(sched::PROTOCOL_PRIORITY);
     let dropped = caps::drop_to(USER, keep).map_err(|e| e.to_string())?;
     notes.extend(dropped.notes);
-    let (former_end, felt) = await_boot(&mut keeper, &mut boot)?;
     let pulse = pulse.filter(|_| felt);
     let (watcher, mut lookers) = watch::pair(&config.balancers);
     let of_backends = config.nft.iter().flat_map(|nft| &nft.probes);

@@ -77,6 +77,8 @@ pub(super) enum Ended {
     Clean,
     /// The node didn't say so in time.
     Late,
+    /// Nothing is released: another worker takes over.
+    Left,
 }
 
 /// Runs the loop on the calling thread until the node has stopped.
@@ -124,6 +126,8 @@ struct Protocol {
     /// When to end without the node's consent.
     stop_limit: Option<Instant>,
     keeper_gone: bool,
+    /// Another worker takes over.
+    left: bool,
     /// Turns in a row that had something to do.
     streak: u32,
     requests_closed: bool,
@@ -165,6 +169,7 @@ impl Protocol {
             monitor_at: None,
             stop_limit: None,
             keeper_gone: false,
+            left: false,
             streak: 0,
             requests_closed: false,
             timers: Histogram::default(),
@@ -196,6 +201,10 @@ impl Protocol {
             if self.outputs.stopped {
                 self.goodbye().await;
                 return Ended::Clean;
+            }
+            if self.left {
+                self.publish();
+                return Ended::Left;
             }
             if self.stop_limit.is_some_and(|limit| Instant::now() >= limit) {
                 self.outputs.note(Note::StopLate);
@@ -233,7 +242,7 @@ impl Protocol {
         busy |= self.turn_requests(cx);
         busy |= self.turn_checks(cx);
         busy |= self.outputs.is_behind();
-        if busy || self.outputs.stopped {
+        if busy || self.outputs.stopped || self.left {
             self.drain();
             return Poll::Ready(());
         }
@@ -522,6 +531,11 @@ impl Protocol {
             }
             ToWorker::ExecDone { token, result, output } => self.outputs.exec_done(token, &result, &output),
             ToWorker::Reload => self.outputs.note(Note::Reload),
+            ToWorker::Leave { pid } => {
+                self.feed(Input::Replaced { result: Ok(pid) });
+                self.left = true;
+            }
+            ToWorker::NotReplaced { why } => self.feed(Input::Replaced { result: Err(why) }),
             ToWorker::Stop { deadline } => {
                 self.outputs.note(Note::Stop { deadline });
                 self.stop(deadline);

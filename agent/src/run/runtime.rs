@@ -33,6 +33,8 @@ const SOME: usize = 256;
 const DISK_RETRY: Duration = Duration::from_secs(1);
 /// How long the last entries may take at the end.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+/// The same where another worker waits for our end.
+const SHORT_LAST_WORDS: Duration = Duration::from_millis(50);
 /// How long reading the old journal may hold up new entries.
 const TAIL_PATIENCE: Duration = Duration::from_secs(1);
 /// At most this often the log says that something was dropped.
@@ -127,7 +129,8 @@ async fn main(setup: Setup) -> Result<Ended, String> {
     let ended = ended.await.unwrap_or_else(|_| Err("the protocol thread panicked".to_owned()));
     stop.cancel();
     last_words.close();
-    if tokio::time::timeout(LAST_WORDS, last_words.wait()).await.is_err() {
+    let patience = if matches!(ended, Ok(Ended::Left)) { SHORT_LAST_WORDS } else { LAST_WORDS };
+    if tokio::time::timeout(patience, last_words.wait()).await.is_err() {
         tracing::warn!("left before everything was written");
     }
     ended

@@ -16,25 +16,24 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, lchown};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Everything of [`Boot`] but what the keeper tells. Notes are for the log: what could not be read and what that means.
-pub(super) fn boot(config: &Config, state_dir: &Path, notes: &mut Vec<String>) -> Result<Boot, String> {
+/// Everything of [`Boot`] but what the keeper tells and a former worker has left ([`recall`]).
+pub(super) fn boot(config: &Config) -> Result<Boot, String> {
     let secret_key = match &config.cluster {
         Some(cluster) => Some(secret_key(&cluster.key_file)?),
         None => None,
     };
     let mut seed = [0; 32];
     fill_random(&mut seed).map_err(|e| format!("random numbers: {e}"))?;
+    Ok(Boot { seed, secret_key, ..Boot::default() })
+}
+
+/// What a former worker has left on disk; it must be gone. Notes are for the log: what could not be read and what that
+/// means.
+pub(super) fn recall(boot: &mut Boot, state_dir: &Path, notes: &mut Vec<String>) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Ok(Boot {
-        epoch: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
-        seed,
-        resume: Vec::new(),
-        pseudo_header: Vec::new(),
-        bgp_restarting: false,
-        intents: intents::load(state_dir, notes),
-        secret_key,
-        last_event_id: journal::last_id(state_dir, notes),
-    })
+    boot.epoch = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+    boot.intents = intents::load(state_dir, notes);
+    boot.last_event_id = journal::last_id(state_dir, notes);
 }
 
 fn fill_random(mut rest: &mut [u8]) -> io::Result<()> {

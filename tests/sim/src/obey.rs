@@ -96,7 +96,7 @@ impl Cluster {
                 None
             }
             Output::RunHook { .. } | Output::State { .. } | Output::Look { .. } => None,
-            Output::Bgp { .. } | Output::BgpSession { .. } | Output::Bfd(_) => None,
+            Output::Bgp { .. } | Output::BgpSession { .. } | Output::Bfd(_) | Output::Replace => None,
             Output::Stopped => {
                 self.stopped(i);
                 None

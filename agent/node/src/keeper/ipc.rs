@@ -72,6 +72,9 @@ pub enum ToKeeper {
     /// All is released, the worker is about to exit: nothing is left to undo. Records that still hold something
     /// are undone at once, without grace.
     Stopped,
+    /// Start another worker beside this one, to take its place; answered by [`ToWorker::Leave`] when it is ready, or by
+    /// [`ToWorker::NotReplaced`].
+    Replace,
 }
 
 /// What the keeper must know of a VIP to undo the worker's work and to let a new worker resume.
@@ -221,6 +224,16 @@ pub enum ToWorker {
         resume: Vec<(String, u64)>,
         /// As in [`ToWorker::Boot`].
         pseudo_header: Vec<(String, Vec<(u16, bool)>)>,
+    },
+    /// Another worker is ready: end at once and leave everything as it is, in the kernel and on the wire.
+    Leave {
+        /// The other one's process.
+        pid: u32,
+    },
+    /// No other worker could take over: go on.
+    NotReplaced {
+        /// In words.
+        why: String,
     },
 }
 

@@ -13,6 +13,7 @@
 //! | balancer dies while no worker lives | priority 0 and the addresses go at once |
 //! | balancer dies, worker alive | tells the worker; starts the balancer again with back-off |
 //! | keeper is killed | the worker leaves in order; the next keeper waits for that, and adopts the balancers |
+//! | worker is to be replaced | starts the next one beside it (`upgrade.rs`); when that is ready the old one leaves, and all waits for the next as after a crash |
 //! | keeper is told to stop | the worker leaves in order within the deadline, then what is left is undone, then the balancers stop |
 //!
 //! And for what is announced by BGP, with BFD and duplicates of the sessions' sockets (`routers.rs`):
@@ -36,9 +37,11 @@ pub mod mutants;
 #[cfg(test)]
 mod properties;
 mod routers;
+mod stopping;
 #[cfg(test)]
 mod tests;
 mod types;
+mod upgrade;
 mod vips;
 
 pub use types::{
@@ -53,6 +56,8 @@ use ipc::{ToKeeper, ToWorker};
 use routers::Routers;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+use stopping::Stopping;
+use upgrade::Next;
 use vips::Vips;
 
 /// Less silence than this is never a hang.
@@ -106,6 +111,8 @@ pub struct Keeper {
     options: Options,
     out: Out,
     worker: Worker,
+    /// The one that is to take its place.
+    next: Option<Next>,
     vips: Vips,
     balancers: Balancers,
     execs: Execs,
@@ -158,15 +165,27 @@ struct Running {
     quiet: bool,
     /// It said Stopped then.
     done: Option<Instant>,
+    /// It was told then to leave to the next one what it has.
+    leaving: Option<Instant>,
     /// Its end of the socket pair was closed then: it is about to exit, or lost its mind.
     closed: Option<Instant>,
 }
 
-#[derive(Debug)]
-struct Stopping {
-    worker_until: Instant,
-    /// Set when the worker is gone.
-    finish_until: Option<Instant>,
+impl Running {
+    fn new(now: Instant, process: Process) -> Self {
+        Self {
+            process,
+            since: now,
+            beat_at: now,
+            hello: false,
+            beating: false,
+            felt: false,
+            quiet: false,
+            done: None,
+            leaving: None,
+            closed: None,
+        }
+    }
 }
 
 /// The queue of outputs. Bounded by what one input can cause: the machine's tables are.
@@ -204,6 +223,7 @@ impl Keeper {
             options,
             out,
             worker,
+            next: None,
             vips: Vips::default(),
             balancers,
             execs: Execs::default(),
@@ -245,6 +265,12 @@ impl Keeper {
                     self.worker = Worker::Waiting { at: now };
                 }
             }
+            Input::NextSpawned(process) => self.next_spawned(process),
+            Input::NextNotSpawned { why } => self.give_up(why),
+            Input::NextReady { hang_limit, resume_limit, felt } => {
+                self.next_ready(now, hang_limit, resume_limit, felt);
+            }
+            Input::NextExited { what } => self.give_up(what),
             Input::BalancerSpawned { name, process } => {
                 self.balancers.spawned(now, &name, process, &mut self.out);
                 // Known to a later keeper before it can open a port.
@@ -320,19 +346,22 @@ impl Keeper {
         let routers = [self.routers.bfd.poll_timeout(), self.routers.sockets.poll_timeout()];
         let rest = [self.vips.poll_timeout(), self.balancers.poll_timeout(), self.execs.poll_timeout()];
         let rest = rest.into_iter().chain(routers);
-        rest.chain([worker, stopping, self.unclaimed_at]).flatten().min()
+        let next = self.next.as_ref().and_then(Next::limit);
+        rest.chain([worker, next, stopping, self.unclaimed_at]).flatten().min()
     }
 
     /// When the worker's silence becomes a reason to kill it.
     fn limit(&self, running: &Running) -> Option<Instant> {
-        match running {
+        let leaves = running.leaving.map(|at| at + LEAVE_LIMIT);
+        let limit = match running {
             Running { done: Some(done), .. } => Some(*done + LEAVE_LIMIT),
             Running { closed: Some(closed), .. } => Some(*closed + EXIT_LIMIT),
             Running { beating: false, since, .. } => Some(*since + START_LIMIT),
             Running { quiet: true, .. } => None,
             Running { beat_at, .. } if !mutants::off("keeper-hang") => Some(*beat_at + self.hang_limit),
             Running { .. } => None,
-        }
+        };
+        limit.into_iter().chain(leaves).min()
     }
 
     fn is_booted(&self) -> bool {
@@ -382,6 +411,7 @@ impl Keeper {
     /// Everything that is due by now.
     fn turn(&mut self, now: Instant) {
         self.supervise(now);
+        self.supervise_next(now);
         for (vip, role_epoch) in self.vips.lapse(now, &mut self.routers, &mut self.out) {
             self.tell(ToWorker::Lapsed { vip, role_epoch });
         }
@@ -420,6 +450,7 @@ impl Keeper {
                         self.kill(now, KillReason::Closed)
                     }
                     Running { beating: false, .. } => self.kill(now, KillReason::Silent),
+                    Running { leaving: Some(at), .. } if *at + LEAVE_LIMIT <= now => self.kill(now, KillReason::Stays),
                     Running { beat_at, .. } => {
                         let silent = now.saturating_duration_since(*beat_at);
                         self.kill(now, KillReason::Hung(silent));
@@ -433,17 +464,7 @@ impl Keeper {
 
     fn worker_spawned(&mut self, now: Instant, process: Process) {
         let Worker::Spawning = self.worker else { return };
-        self.worker = Worker::Running(Running {
-            process,
-            since: now,
-            beat_at: now,
-            hello: false,
-            beating: false,
-            felt: false,
-            quiet: false,
-            done: None,
-            closed: None,
-        });
+        self.worker = Worker::Running(Running::new(now, process));
         self.out.event(Event::WorkerStarted { pid: process.pid });
         if self.stopping.is_some() {
             self.kill(now, KillReason::Stopping);
@@ -483,7 +504,7 @@ impl Keeper {
                 self.hang_limit = hang_limit_of(hang_limit);
                 self.resume_limit = resume_limit;
                 if first {
-                    self.boot(now);
+                    self.boot(now, self.former_end.clone());
                 }
             }
             (_, ToKeeper::Beat) => {}
@@ -494,6 +515,7 @@ impl Keeper {
                 running.done = Some(now);
                 self.routers.sockets.clear(&mut self.out);
             }
+            (_, ToKeeper::Replace) => self.prepare_next(now),
             (_, ToKeeper::StopBalancer { name }) => self.balancers.stop(now, &name, &mut self.out),
             (_, ToKeeper::StartBalancer { name, argv, soft_stop }) => {
                 if self.stopping.is_none() {
@@ -506,14 +528,14 @@ impl Keeper {
         }
     }
 
-    fn boot(&mut self, now: Instant) {
+    /// Answers its greeting. What is to be said of the end of the former one: nothing of one that left in order.
+    fn boot(&mut self, now: Instant, former_end: String) {
         self.routers.attended = true;
         let mut parts = self.vips.held();
         let (resume, pseudo_header) = parts.pop().unwrap_or_default();
         for (resume, pseudo_header) in parts {
             self.tell(ToWorker::Held { resume, pseudo_header });
         }
-        let former_end = self.former_end.clone();
         let (crashed_before, bgp_restarting) = (self.crashed, self.routers.sockets.resume(now, &mut self.out));
         let pulse = matches!(self.worker, Worker::Running(Running { felt: true, .. }));
         self.tell(ToWorker::Boot { resume, pseudo_header, crashed_before, former_end, bgp_restarting, pulse });
@@ -569,6 +591,7 @@ impl Keeper {
 
     fn worker_exited(&mut self, now: Instant, what: String) {
         self.routers.attended = false;
+        let planned = self.leaves();
         let (since, what) = match &self.worker {
             Worker::Running(Running { since, done: Some(_), .. }) => {
                 let since = *since;
@@ -596,6 +619,9 @@ impl Keeper {
             return;
         }
         let lived = now.saturating_duration_since(since);
+        if self.promote(now, planned, &what, lived) {
+            return;
+        }
         let restart_in = self.backoff.ended(lived);
         self.worker = Worker::Waiting { at: now + restart_in };
         self.crashed = self.crashed.saturating_add(1);
@@ -607,54 +633,6 @@ impl Keeper {
     fn balancer_ended(&mut self, now: Instant, name: &str, what: String) {
         if self.balancers.ended(now, name, what, &mut self.out) {
             self.vips.balancer_ended(now, name, &mut self.routers, &mut self.out);
-        }
-    }
-
-    fn terminate(&mut self, now: Instant) {
-        if self.stopping.is_some() {
-            return;
-        }
-        let deadline = self.options.stop_deadline;
-        self.stopping = Some(Stopping { worker_until: now + deadline + LEAVE_LIMIT, finish_until: None });
-        self.out.event(Event::Stopping);
-        self.out.push(Output::Notify(Notify::Stopping));
-        match &self.worker {
-            Worker::Running(Running { closed: Some(_), .. }) => {}
-            Worker::Running(Running { hello: true, .. }) => self.tell(ToWorker::Stop { deadline }),
-            // It has not been told what to resume: nothing is its own yet.
-            Worker::Running(_) => self.kill(now, KillReason::Stopping),
-            Worker::Waiting { .. } => self.worker = Worker::Gone,
-            Worker::Former { .. } | Worker::Spawning | Worker::Dying { .. } | Worker::Gone => {}
-        }
-    }
-
-    fn progress_stop(&mut self, now: Instant) {
-        let Some(Stopping { worker_until, .. }) = self.stopping else { return };
-        match self.worker {
-            Worker::Running(_) if worker_until <= now => self.kill(now, KillReason::StopDeadline),
-            Worker::Dying { killed_at, .. } if killed_at + KILL_LIMIT <= now => {
-                self.worker = Worker::Gone;
-                self.vips.confirm(&mut self.out);
-            }
-            // The former keeper's worker left while we stop, or a start failed.
-            Worker::Waiting { .. } => self.worker = Worker::Gone,
-            _ => {}
-        }
-        let Worker::Gone = self.worker else { return };
-        let Some(Stopping { finish_until, .. }) = &mut self.stopping else { return };
-        let finish_until = *finish_until.get_or_insert(now + FINISH_LIMIT);
-        self.routers.sockets.hold(now);
-        self.vips.undo_all(now, UndoReason::Stopping, &mut self.routers, &mut self.out);
-        self.routers.sockets.clear(&mut self.out);
-        self.routers.bfd.leave_all(now, &mut self.out);
-        self.balancers.stop_all(now, &mut self.out);
-        self.execs.stop_all(now, &mut self.out);
-        let clean =
-            self.vips.is_clean() && self.balancers.is_empty() && self.execs.is_empty() && self.routers.bfd.is_empty();
-        if clean || finish_until <= now {
-            self.sync_ledger();
-            self.out.push(Output::Exit(u8::from(!clean)));
-            self.exited = true;
         }
     }
 
@@ -677,6 +655,7 @@ fn describe(why: KillReason, what: &str) -> String {
         KillReason::Hung(silent) => format!("hung, no beat for {} ms, {what}", silent.as_millis()),
         KillReason::Closed => format!("closed its socket, {what}"),
         KillReason::Stuck => format!("did not read its socket, {what}"),
+        KillReason::Stays => format!("did not leave to the next one, {what}"),
         KillReason::Silent => format!("did not begin its work within {} s, {what}", START_LIMIT.as_secs()),
         KillReason::StopDeadline => format!("did not leave in time, {what}"),
         KillReason::Stopping => format!("killed while stopping, {what}"),

@@ -48,6 +48,7 @@ fn said() -> impl Strategy<Value = ToKeeper> {
             ToKeeper::BgpSession(BgpSession { neighbor, hold, restart, farewell: vec![0xff; 21], active })
         }),
         1 => Just(ToKeeper::Stopped),
+        2 => Just(ToKeeper::Replace),
     ]
 }
 
@@ -60,8 +61,14 @@ fn input() -> impl Strategy<Value = Input> {
         1 => Just(Input::WorkerStuck),
         3 => what().prop_map(|what| Input::WorkerExited { what }),
         1 => Just(Input::FormerWorkerExited),
+        3 => (0..500_u64).prop_map(|limit| {
+            let limit = Duration::from_millis(limit);
+            Input::NextReady { hang_limit: limit, resume_limit: limit, felt: false }
+        }),
+        1 => what().prop_map(|what| Input::NextExited { what }),
         2 => (name(), what()).prop_map(|(name, what)| Input::BalancerExited { name, what }),
         // Answers that nobody asked for.
+        1 => (1..5_u32).prop_map(|pid| Input::NextSpawned(Process { pid, start_time: 1 })),
         1 => (1..5_u32).prop_map(|pid| Input::WorkerSpawned(Process { pid, start_time: 1 })),
         1 => (name(), 1..5_u32).prop_map(|(name, pid)| Input::BalancerSpawned { name, process: Process { pid, start_time: 1 } }),
         1 => (name(), what()).prop_map(|(name, why)| Input::BalancerNotSpawned { name, why }),
@@ -128,6 +135,8 @@ struct World {
     /// What the living worker itself recorded: VIP to addresses.
     records: std::collections::BTreeMap<String, Vec<Undo>>,
     worker_lives: bool,
+    /// Another one lives beside it, and whether it has said Hello.
+    next: Option<bool>,
     /// It said Hello, and has not closed its socket.
     begun: bool,
     closed: bool,
@@ -160,6 +169,9 @@ impl World {
             Input::Worker(ToKeeper::Hello { .. }) => self.begun = !self.closed,
             Input::WorkerClosed => (self.begun, self.closed) = (false, true),
             Input::WorkerSpawned(_) if self.worker_lives => return,
+            Input::NextSpawned(_) | Input::NextReady { .. } | Input::NextExited { .. } if self.next.is_none() => return,
+            Input::NextReady { .. } => self.next = Some(true),
+            Input::NextExited { .. } => self.next = None,
             Input::WorkerExited { .. } => {
                 (self.worker_lives, self.begun, self.closed, self.killed) = (false, false, false, false);
                 self.records.clear();
@@ -185,6 +197,18 @@ impl World {
                     continue;
                 }
                 Output::SpawnWorker => Input::WorkerNotSpawned { why: "no".to_owned() },
+                Output::SpawnNext if self.spawns && self.next.is_none() => {
+                    self.next = Some(false);
+                    Input::NextSpawned(process)
+                }
+                Output::SpawnNext => Input::NextNotSpawned { why: "no".to_owned() },
+                Output::KillNext if self.next.take().is_some() => Input::NextExited { what: "signal 9".to_owned() },
+                Output::Promote => {
+                    assert!(!self.worker_lives, "one worker at a time");
+                    self.begun = self.next.take().expect("there is one");
+                    self.worker_lives = true;
+                    continue;
+                }
                 Output::SpawnBalancer { name, .. } if self.spawns => Input::BalancerSpawned { name, process },
                 Output::SpawnBalancer { name, .. } => Input::BalancerNotSpawned { name, why: "no".to_owned() },
                 Output::SpawnExec { id, .. } => {
@@ -293,6 +317,7 @@ fn end_of(acts: Vec<Act>) -> World {
         kernel: BTreeSet::new(),
         records: Default::default(),
         worker_lives: false,
+        next: None,
         begun: false,
         closed: false,
         killed: false,
@@ -320,6 +345,7 @@ proptest! {
         let world = end_of(acts);
         prop_assert!(world.exit.is_some());
         prop_assert_eq!((world.links.len(), world.sockets.len()), (0, 0));
+        prop_assert_eq!(world.next, None, "no worker is left beside the one that ended");
         if world.exit == Some(0) {
             prop_assert_eq!(&world.kernel, &BTreeSet::new());
         }

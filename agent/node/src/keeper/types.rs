@@ -67,6 +67,27 @@ pub enum Input {
         /// Why.
         why: String,
     },
+    /// Answer to [`Output::SpawnNext`].
+    NextSpawned(Process),
+    /// The other answer to [`Output::SpawnNext`].
+    NextNotSpawned {
+        /// Why.
+        why: String,
+    },
+    /// The next worker has said Hello, and nothing else: what it says after [`Output::Promote`] is a worker's.
+    NextReady {
+        /// See [`ToKeeper::Hello`].
+        hang_limit: Duration,
+        /// See [`ToKeeper::Hello`].
+        resume_limit: Duration,
+        /// The means to feel its pulse came along.
+        felt: bool,
+    },
+    /// The next worker's process is gone, before [`Output::Promote`].
+    NextExited {
+        /// How, in words.
+        what: String,
+    },
     /// The worker said something.
     Worker(ToKeeper),
     /// The worker was alive then, as it left word without waking us. To be handed in before a
@@ -163,6 +184,13 @@ pub enum Output {
     SpawnWorker,
     /// SIGKILL to the worker's process group.
     KillWorker,
+    /// Start another worker beside the living one, that waits for [`Output::Release`]; answer with `NextSpawned` or
+    /// `NextNotSpawned`.
+    SpawnNext,
+    /// SIGKILL to that one's process group.
+    KillNext,
+    /// The former worker is gone: the next one is the worker from here on.
+    Promote,
     /// Watch the worker that a former keeper left; report with `FormerWorkerExited`.
     WatchFormerWorker(Process),
     /// SIGKILL to that one's process group.
@@ -268,6 +296,8 @@ pub enum Output {
 pub enum Child {
     /// The worker.
     Worker,
+    /// The one that is to take its place.
+    Next,
     /// The balancer of this name.
     Balancer(String),
 }
@@ -299,6 +329,18 @@ pub enum Event {
         lived: Duration,
         /// When the next one starts.
         restart_in: Duration,
+    },
+    /// A worker left in order to the one that was started beside it.
+    WorkerReplaced {
+        /// The new one's process id.
+        pid: u32,
+        /// How long the former one lived.
+        lived: Duration,
+    },
+    /// The worker that was to take over can't; the living one goes on.
+    NextFailed {
+        /// Why.
+        why: String,
     },
     /// A worker could not be started.
     WorkerNotStarted {
@@ -418,6 +460,8 @@ pub enum KillReason {
     Closed,
     /// It doesn't read its socket.
     Stuck,
+    /// It did not leave when the next one was ready.
+    Stays,
     /// It did not begin: no Hello, or no beat after it.
     Silent,
     /// It did not leave within the stop deadline.

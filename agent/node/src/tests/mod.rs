@@ -18,3 +18,4 @@ mod planes;
 mod properties;
 mod regressions;
 mod status;
+mod upgrade;

@@ -29,6 +29,8 @@ enum Wild {
     Table(u64, u64),
     Drain(bool),
     Undrain,
+    Upgrade,
+    Replaced(bool),
     Status,
     Lapsed(u16, u64),
     Bgp(u16, u8, u64, Vec<u8>),
@@ -58,9 +60,11 @@ fn wild() -> impl Strategy<Value = Wild> {
         1 => (any::<u64>(), 0..3u64).prop_map(|(n, limit)| Wild::Table(n, limit)),
         1 => any::<bool>().prop_map(Wild::Drain),
         1 => Just(Wild::Undrain),
+        1 => Just(Wild::Upgrade),
+        1 => any::<bool>().prop_map(Wild::Replaced),
         1 => Just(Wild::Status),
         1 => (0..3u16, 0..5u64).prop_map(|(v, e)| Wild::Lapsed(v, e)),
-        4 => (0..3u16, 0..7u8, 0..4u64, bytes()).prop_map(|(n, k, c, b)| Wild::Bgp(n, k, c, b)),
+        4 => (0..3u16, 0..8u8, 0..4u64, bytes()).prop_map(|(n, k, c, b)| Wild::Bgp(n, k, c, b)),
         1 => (0..3u16, 0..4u8).prop_map(|(n, s)| Wild::Bfd(n, s)),
         1 => (0..3u16, any::<bool>()).prop_map(|(v, d)| Wild::Disabled(v, d)),
         1 => (0..1_000u64).prop_map(Wild::Stop),
@@ -181,6 +185,13 @@ fn feed(lab: &mut Lab, wild: Wild) {
             use crate::keeper::ipc::BfdState::{AdminDown, Down, Init, Up};
             let state = [AdminDown, Down, Init, Up][usize::from(state % 4)];
             lab.feed(0, Input::Bfd { neighbor: NeighborId(n), state, diag: 1 });
+        }
+        Wild::Upgrade => {
+            lab.operator(0, crate::io::Request::Upgrade { who: "uid 0".to_owned() });
+        }
+        Wild::Replaced(ready) => {
+            let result = if ready { Ok(9) } else { Err("x".to_owned()) };
+            lab.feed(0, Input::Replaced { result });
         }
         Wild::Disabled(vip, disabled) => lab.feed(0, Input::Disabled { vip: VipId(vip), disabled }),
         Wild::Drain(force) => {

@@ -7,6 +7,7 @@ mod balancers;
 mod execs;
 mod routers;
 mod stop;
+mod upgrade;
 mod workers;
 
 const fn ms(n: u64) -> Duration {
@@ -69,6 +70,7 @@ impl Bench {
             let process = Process { pid: self.pid + 1, start_time: u64::from(self.pid) };
             let answer = match output {
                 Output::SpawnWorker if self.answers => Some(Input::WorkerSpawned(process)),
+                Output::SpawnNext if self.answers => Some(Input::NextSpawned(process)),
                 Output::SpawnBalancer { name, .. } if self.answers => Some(Input::BalancerSpawned { name, process }),
                 Output::Remove(undo) => {
                     let result = if self.broken_netlink { Err("netlink is broken".to_owned()) } else { Ok(()) };

@@ -64,7 +64,7 @@ impl Lab {
             Output::Owner(record) => {
                 self.hosts[i].records.insert(record.vip.0, record);
             }
-            Output::RunHook { .. } | Output::State { .. } | Output::Look { .. } => {}
+            Output::RunHook { .. } | Output::State { .. } | Output::Look { .. } | Output::Replace => {}
             Output::Bgp { neighbor, output } => self.router_is_told(i, neighbor, output),
             Output::BgpSession { .. } | Output::Bfd(_) => {}
             Output::Stopped => self.hosts[i].stopped = true,
