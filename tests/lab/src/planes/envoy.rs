@@ -33,7 +33,7 @@ while :; do
   if [ -n \"$again\" ]; then again=; start \"$@\"; continue; fi
   kill -0 \"$last\" 2>/dev/null && continue
   [ -n \"$former\" ] && kill -0 \"$former\" 2>/dev/null || exit \"$code\"
-  last=$former; former=
+  last=$former; former=; n=$((n-1))
 done
 ";
 
