@@ -14,8 +14,8 @@ pub use bgp::{
 };
 pub use conntrack::Conntrack;
 pub use nft::{
-    Affinity, BACKEND_CHECKS_MAX, BACKENDS_MAX, Backend, BackendSet, NatMode, Nft, SERVICES_MAX, SETS_MAX, SNAT_MAX,
-    Service, SetId, Transport, WEIGHT_MAX,
+    Affinity, BACKEND_CHECKS_MAX, BACKENDS_MAX, Backend, BackendSet, NatMode, Nft, OnDown, SERVICES_MAX, SETS_MAX,
+    SNAT_MAX, Service, SetId, Transport, WEIGHT_MAX,
 };
 pub use probe::{
     Canary, Check, Datagram, Endpoint, File, GatewayMethod, Group, GroupMember, Http, HttpMethod, Payload, Probe,

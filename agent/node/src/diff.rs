@@ -42,6 +42,9 @@ const RETRY_LAST: Duration = Duration::from_secs(1);
 const LEAVE_AGAIN: Duration = Duration::from_millis(500);
 /// How often the guard table is written anew: whoever flushes the whole rule set doesn't tell.
 const GUARD_REFRESH: Duration = Duration::from_secs(5);
+/// An address that is to take no traffic is added when the guard is known to hold it, or after this: the packet filter
+/// may be busy with somebody else's change, and a VIP that nobody holds is worse than one that also answers for itself.
+pub const GUARD_WAIT: Duration = Duration::from_millis(150);
 
 /// Interface index, address, prefix length.
 pub type Key = (u32, IpAddr, u8);
@@ -85,6 +88,10 @@ struct Guard {
     at: Option<Instant>,
     /// It may hold something by our doing.
     ours: bool,
+    /// What it held when a step for it last ended well.
+    sure: BTreeSet<IpAddr>,
+    /// Since when a step for it is on its way.
+    asked: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,7 +128,7 @@ impl RetryKey {
             Step::AddVmac { vmac } => Self::Vmac(*vmac, true),
             Step::RemoveVmac { vmac } => Self::Vmac(*vmac, false),
             Step::Guard { .. } => Self::Guard,
-            Step::Announce { .. } | Step::Balance(_) => return None,
+            Step::Announce { .. } | Step::Balance(_) | Step::Cut(_) => return None,
         })
     }
 }
@@ -222,10 +229,18 @@ pub fn diff(wanted: &Wanted, actual: &mut Actual, now: Instant, until: Instant) 
         }
     }
 
+    // What the guard is asked for in this turn isn't there yet.
+    let asked = actual.guard.asked.or(guard.is_some().then_some(now));
+    let guarded_at = asked.map(|at| at + GUARD_WAIT).filter(|at| now < *at);
     let mut refresh_at = look.next;
     let mut left = BATCH;
     for addresses::Missing { refreshed, key, lifetime, refresh } in look.missing {
         let (ifindex, ip, prefix) = key;
+        let open = wanted.guard.contains(&ip) && !actual.guard.sure.contains(&ip) && !actual.addresses.present(&key);
+        if let Some(at) = guarded_at.filter(|_| open) {
+            later(at);
+            continue;
+        }
         let cost = if ip.is_ipv6() { COST_V6 } else { 1 };
         let Some(rest) = left.checked_sub(cost) else {
             // What is left isn't to come in this turn.
@@ -302,16 +317,17 @@ impl Actual {
                 self.guard.ours |= !addresses.is_empty();
                 self.guard.set = Some(addresses.clone());
                 self.guard.at = Some(now);
+                self.guard.asked.get_or_insert(now);
             }
-            Step::Announce { .. } | Step::Balance(_) => {}
+            Step::Announce { .. } | Step::Balance(_) | Step::Cut(_) => {}
         }
     }
 
     /// How a step ended. The retry that is now due, or for a success the one that it ends.
     pub fn done(&mut self, step: &Step, failure: Option<&str>, now: Instant) -> Option<Retry> {
         let key = RetryKey::of(step)?;
-        if *step == (Step::Guard { addresses: BTreeSet::new() }) && failure.is_none() {
-            self.guard.ours = self.guard.set.as_ref().is_some_and(|set| !set.is_empty());
+        if let Step::Guard { addresses } = step {
+            self.guarded(addresses, failure.is_none());
         }
         self.settle(key, failure.is_none(), now);
         let Some(why) = failure else {
@@ -326,6 +342,22 @@ impl Actual {
         let retry = Retry { failures, at: now + delay, why: why.to_owned() };
         self.retries.insert(key, retry.clone());
         Some(retry)
+    }
+
+    fn guarded(&mut self, addresses: &BTreeSet<IpAddr>, ok: bool) {
+        let guard = &mut self.guard;
+        if !ok {
+            // Nobody waits for the next try.
+            guard.asked = None;
+            return;
+        }
+        guard.sure.clone_from(addresses);
+        if guard.set.as_ref() == Some(addresses) {
+            guard.asked = None;
+        }
+        if addresses.is_empty() {
+            guard.ours = guard.set.as_ref().is_some_and(|set| !set.is_empty());
+        }
     }
 
     fn settle(&mut self, step: RetryKey, ok: bool, now: Instant) {

@@ -4,7 +4,7 @@ use crate::config::{BalancerId, CheckId, InterfaceName, NeighborId, VipId};
 use crate::conntrack::Sample;
 use crate::keeper::ipc::{BfdSpec, BfdState, BgpGrace, BgpSession, Resign};
 use crate::kernel::{Route, Rule, Vmac};
-use crate::pool::Balance;
+use crate::pool::{Balance, Cut};
 use holdfast_bgp::ConnId;
 use holdfast_vrrp::{Family, LegId};
 use std::collections::BTreeSet;
@@ -40,7 +40,8 @@ pub enum Input<'a> {
     /// Every route and rule that carries our mark, after start and whenever one of them may have changed: replaces what
     /// was known.
     Ours { routes: &'a [Route], rules: &'a [Rule] },
-    /// How a step ended. Every [`Output::Step`] is answered by exactly one of these, in order but for [`Step::Balance`].
+    /// How a step ended. Every [`Output::Step`] is answered by exactly one of these, in order but for
+    /// [`Step::Guard`], [`Step::Balance`] and [`Step::Cut`].
     StepDone { step: Step, result: Result<(), StepError> },
     /// Somebody else changed the embedded balancer's table, or events that would say so were lost.
     TableTouched,
@@ -424,7 +425,8 @@ pub enum Step {
     AddRule { rule: Rule },
     /// Remove exactly this rule of ours.
     RemoveRule { rule: Rule },
-    /// These addresses, and no others, take no traffic but neighbour discovery (`accept = false`).
+    /// These addresses, and no others, take no traffic but neighbour discovery (`accept = false`). The kernel may be busy
+    /// with somebody else's rules: what comes after doesn't wait for it, and its answer comes when it is done.
     Guard { addresses: BTreeSet<IpAddr> },
     /// Create the device with the virtual router's link address, and set its parent up for it.
     AddVmac { vmac: Vmac },
@@ -433,6 +435,8 @@ pub enum Step {
     /// Change the embedded balancer's table. Takes its time: what comes after doesn't wait for it, and its answer comes
     /// when it is done.
     Balance(Balance),
+    /// Have these flows of the embedded balancer forgotten. Answered when it is done, as the ones before.
+    Cut(Arc<Cut>),
 }
 
 /// Which VRRP sockets.

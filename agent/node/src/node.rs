@@ -50,6 +50,8 @@ pub struct Node {
     pub(crate) vips: Vec<VipRun>,
     pub(crate) checks: Checks,
     pub(crate) pools: Option<Pools>,
+    /// Without services: the table of a former run, until it is known that there is none.
+    pub(crate) former_table: Option<crate::pool::Kernel>,
     pub(crate) conntrack: Watch,
     /// By [`crate::config::BalancerId`]: the checks that ask it.
     pub(crate) asking: Vec<Vec<CheckId>>,
@@ -205,6 +207,7 @@ impl Node {
             vips: config.vips.iter().map(|vip| VipRun::new(vip, config.cluster.is_none(), now)).collect(),
             checks: Checks::new(&config.checks, boot.seed, now),
             pools: config.nft.as_ref().map(|nft| Pools::new(nft, &boot.intents.backends, boot.seed, now)),
+            former_table: config.nft.is_none().then(crate::pool::Kernel::default),
             conntrack: Watch::new(config.conntrack),
             asking: asking(&config),
             judge_due: false,
@@ -473,6 +476,7 @@ impl Node {
             .chain(operators.filter(|at| *at > now))
             .chain(self.checks.poll_timeout())
             .chain(self.pools.as_ref().and_then(Pools::poll_timeout))
+            .chain(self.former_table.as_ref().and_then(crate::pool::Kernel::poll_timeout))
             .chain(self.reconcile_at)
             .chain(self.announce_at)
             .min();

@@ -83,6 +83,7 @@ impl Node {
                 self.announcements.push_back((key.0, key.1));
             }
             self.note_landed(&key.1);
+            self.note_held(&key.1);
             return;
         }
         let foreign = self.world.foreign.entry(address.ifindex).or_default();
@@ -104,6 +105,7 @@ impl Node {
             self.dirty.all |= foreign.len() != before;
         }
         self.record_address(&key.1);
+        self.note_lost(&key.1);
         if self.actual.gone(key, now) {
             self.on_vanished(now, key);
         }
@@ -233,6 +235,10 @@ impl Node {
             self.on_balanced(now, balance, result);
             return;
         }
+        if let Step::Cut(cut) = step {
+            self.on_cut(now, cut, result);
+            return;
+        }
         let failure = result.as_ref().err().map(|e| e.what.as_str());
         let retry = self.actual.done(step, failure, now);
         if let Step::OpenVrrp { socket } | Step::CloseVrrp { socket } = step {
@@ -241,8 +247,18 @@ impl Node {
             users.into_iter().for_each(|id| self.dirty.units.insert(id));
         }
         match step {
-            Step::AddAddress { ip, .. } => self.note_landed(ip),
-            Step::RemoveAddress { ip, .. } => self.record_address(ip),
+            Step::AddAddress { ip, .. } => {
+                self.note_landed(ip);
+                if result.is_ok() {
+                    self.note_held(ip);
+                }
+            }
+            Step::RemoveAddress { ip, .. } => {
+                self.record_address(ip);
+                self.note_lost(ip);
+            }
+            // Addresses may have waited for it.
+            Step::Guard { .. } => self.reconcile_due = true,
             _ => {}
         }
         self.reconcile_due |= self.reconcile_again;
@@ -426,6 +442,7 @@ fn step_text(step: &Step) -> String {
         Step::Guard { addresses } => format!("guard {} addresses from traffic", addresses.len()),
         Step::AddVmac { vmac } => format!("add device {vmac} on interface {}", vmac.parent),
         Step::Balance(balance) => crate::pool::balance_text(balance),
+        Step::Cut(cut) => crate::pool::cut_text(cut),
         Step::RemoveVmac { vmac } => format!("remove device {vmac} from interface {}", vmac.parent),
     }
 }

@@ -9,7 +9,7 @@ use super::values::{count, duration, flat, host_address, name, shown, target_add
 use super::vip::VipRead;
 use holdfast_node::config::{
     Affinity, BACKEND_CHECKS_MAX, BACKENDS_MAX, Backend, BackendSet, Balancer, BalancerId, BalancerKind, Check, Name,
-    NatMode, Nft, Probe, SERVICES_MAX, SETS_MAX, SNAT_MAX, Service, SetId, Transport, Vip, WEIGHT_MAX,
+    NatMode, Nft, OnDown, Probe, SERVICES_MAX, SETS_MAX, SNAT_MAX, Service, SetId, Transport, Vip, WEIGHT_MAX,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -222,6 +222,7 @@ fn service(
     let mode = table.get("mode").map_or(Some(NatMode::Snat), |value| word(&value, &modes, sink));
     let affinities = [("flow", Affinity::Flow), ("source", Affinity::Source)];
     let affinity = table.get("affinity").map_or(Some(Affinity::Flow), |value| word(&value, &affinities, sink));
+    let on_down = table.get("on_down").map(|value| word(&value, &[("keep", OnDown::Keep), ("cut", OnDown::Cut)], sink));
     let backends = table.require("backends", ACCEPTED_BACKENDS, sink).and_then(|v| backends(&v, addresses, sink));
     let rules = rules(table, protocol, sink);
     let snat = table.get("snat").map_or_else(|| Some(Vec::new()), |value| snat(&value, mode, sink));
@@ -234,6 +235,7 @@ fn service(
     }))?;
     let ((name, place, own), backends) = (vip?, backends?);
     let (protocol, port, mode, affinity, snat, rules) = (protocol?, port?, mode?, affinity?, snat?, rules?);
+    let on_down = flat(on_down)?.unwrap_or_else(|| OnDown::usual(protocol));
     let mut served = Vec::new();
     for six in [false, true] {
         let of_family: Vec<(SocketAddr, u16)> =
@@ -256,7 +258,7 @@ fn service(
         let set = maker.set(&of_family, &rules)?;
         served.extend(ips.into_iter().map(|ip| (ip, set)));
     }
-    Some((Service { vip: name, protocol, port, addresses: served, mode, affinity, snat, mss }, place))
+    Some((Service { vip: name, protocol, port, addresses: served, mode, affinity, snat, mss, on_down }, place))
 }
 
 /// The VIP of this name, and its addresses that anybody but neighbours can reach.

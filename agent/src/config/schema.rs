@@ -209,6 +209,7 @@ pub(super) const NFT_SERVICE: Section = Section {
         "mode",
         "snat",
         "affinity",
+        "on_down",
         "check",
         "panic_threshold",
         "max_ejection",

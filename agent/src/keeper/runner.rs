@@ -135,7 +135,7 @@ impl Runner {
         loop {
             self.settle();
             if let Some(status) = self.exit {
-                if let Err(error) = self.undo.open_guard() {
+                if let Err(error) = self.undo.clear_filter() {
                     self.log.line(&format_args!("can't remove our packet filter: {error}"));
                 }
                 return status;

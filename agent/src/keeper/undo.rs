@@ -2,7 +2,7 @@
 
 use crate::os::addr::AddressSocket;
 use crate::os::link;
-use crate::os::nft::Guard;
+use crate::os::nft::{Balancer, Guard};
 use crate::os::route::RouteSocket;
 use crate::os::vmac::VmacSocket;
 use crate::os::vrrp;
@@ -10,6 +10,7 @@ use holdfast_node::config::InterfaceName;
 use holdfast_node::io::{SocketKey, StepError};
 use holdfast_node::keeper::ipc::{Resign, Undo as What, VipAddress, VipRecord};
 use holdfast_node::kernel::Vmac;
+use holdfast_node::pool::Balance;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -75,9 +76,12 @@ impl Undo {
         }
     }
 
-    /// Removes the packet filter's table; none is success, and so is a kernel that has no packet filter.
-    pub(super) fn open_guard(&self) -> Result<(), String> {
-        Guard::open().map_or(Ok(()), |mut guard| guard.remove().map_err(|error| error.what))
+    /// Removes the packet filter's tables, where the worker had no time to; none is success, and so is a kernel that has no
+    /// packet filter.
+    pub(super) fn clear_filter(&self) -> Result<(), String> {
+        let guard = Guard::open().map_or(Ok(()), |mut guard| guard.remove());
+        let balancer = Balancer::open().map_or(Ok(()), |mut balancer| balancer.apply(&Balance::Unload).map(|_| ()));
+        guard.and(balancer).map_err(|error| error.what)
     }
 }
 

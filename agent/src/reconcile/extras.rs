@@ -1,25 +1,22 @@
-//! What moves with a unit beside its addresses: routes, rules, the devices of virtual routers; and the packet filter.
+//! What moves with a unit beside its addresses: routes, rules, the devices of virtual routers.
 
 use crate::os::addr::step_error;
 use crate::os::link;
-use crate::os::nft::Guard;
 use crate::os::route::RouteSocket;
 use crate::os::vmac::{VmacSocket, parent_settings};
 use crate::os::vrrp::Sender;
 use holdfast_node::config::InterfaceName;
 use holdfast_node::io::{SocketKey, StepError};
 use holdfast_node::kernel::Vmac;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The sockets for it.
 #[derive(Debug)]
 pub(super) struct Extras {
     pub(super) routes: RouteSocket,
-    /// Opened at the first use, as the next one.
-    guard: Option<Guard>,
+    /// Opened at the first use.
     vmacs: Option<VmacSocket>,
     /// By which adverts leave the devices of virtual routers. One for each device.
     senders: BTreeMap<SocketKey, (Vmac, Arc<Sender>)>,
@@ -27,19 +24,7 @@ pub(super) struct Extras {
 
 impl Extras {
     pub(super) fn open() -> io::Result<Self> {
-        Ok(Self { routes: RouteSocket::open()?, guard: None, vmacs: None, senders: BTreeMap::new() })
-    }
-
-    pub(super) fn guard(&mut self, addresses: &BTreeSet<IpAddr>) -> Result<(), StepError> {
-        if self.guard.is_none() {
-            self.guard = match Guard::open() {
-                Ok(guard) => Some(guard),
-                // A kernel without a packet filter has nothing of a former run either.
-                Err(_) if addresses.is_empty() => return Ok(()),
-                Err(e) => return Err(failure(&e, "open the packet filter".to_owned())),
-            };
-        }
-        self.guard.as_mut().expect("opened above").set(addresses)
+        Ok(Self { routes: RouteSocket::open()?, vmacs: None, senders: BTreeMap::new() })
     }
 
     /// The parent's settings concern all that the host does there: they are the operator's to make, and without them

@@ -3,22 +3,26 @@
 //! What this module refuses to do: decide, retry, or remember what should be. A step that fails is reported, and the
 //! node, which compares with what the kernel says it has, asks again.
 
-mod balance;
 mod extras;
+mod filter;
+mod thread;
 
 use crate::os::addr::{AddressSocket, Wanted, step_error};
 use crate::os::announce::Announcer;
 use crate::os::link;
+use crate::os::nft;
 use crate::os::vrrp::{Batch, Family, Receiver, Sender};
-use balance::Desk;
-pub use balance::Heard;
 use extras::Extras;
+use filter::Desk;
+pub use filter::Heard;
 use holdfast_node::io::{Link, SocketKey, Step, StepError};
-use std::collections::BTreeMap;
+use holdfast_node::pool::Cut;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use thread::Thread;
 
 /// How many steps were done and how many failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -55,8 +59,13 @@ pub struct Executor {
     /// Which socket was read last: the next [`Executor::poll_recv`] starts after it, so that none starves another.
     turn: Option<SocketKey>,
     extras: Extras,
-    /// Started by the first change to the embedded balancer.
-    balance: Option<Desk>,
+    /// Started by the first change to the packet filter.
+    filter: Option<Desk>,
+    /// Started by the first flows to be forgotten.
+    flows: Option<Thread<Arc<Cut>, (Step, Result<(), StepError>)>>,
+    /// Steps that were done at once, of those that are answered by [`Self::poll_later`]. The node waits for each of them
+    /// before it asks for another.
+    at_once: VecDeque<Step>,
     counters: Counters,
 }
 
@@ -72,7 +81,9 @@ impl Executor {
             vrrp: BTreeMap::new(),
             turn: None,
             extras: Extras::open()?,
-            balance: None,
+            filter: None,
+            flows: None,
+            at_once: VecDeque::new(),
             counters: Counters::default(),
         })
     }
@@ -85,7 +96,8 @@ impl Executor {
         self.addresses.port()
     }
 
-    /// Executes one step. `OpenVrrp` must happen inside a tokio runtime.
+    /// Executes one step. `OpenVrrp` and `Balance` must happen inside a tokio runtime. If [`Self::is_answered_later`] says
+    /// so, `Ok` is no answer yet.
     ///
     /// # Errors
     /// What the system said, in words with the object named.
@@ -164,9 +176,19 @@ impl Executor {
         self.counters
     }
 
-    /// What is heard of the embedded balancer's table. Pending for ever before the first change to it.
-    pub fn poll_balance(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
-        let heard = self.balance.as_mut().map_or(Poll::Pending, |desk| desk.poll(cx));
+    /// Whether the answer to a step comes by [`Self::poll_later`], unless executing it fails: the kernel may take longer
+    /// for it than an advert may wait.
+    #[must_use]
+    pub fn is_answered_later(step: &Step) -> bool {
+        matches!(step, Step::Guard { .. } | Step::Balance(_) | Step::Cut(_))
+    }
+
+    /// Answers that come later, and what is heard of the embedded balancer's table. To be polled again after each step.
+    pub fn poll_later(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
+        let heard = match self.at_once.pop_front() {
+            Some(step) => Poll::Ready(Heard::Done(step, Ok(()))),
+            None => self.poll_threads(cx),
+        };
         if let Poll::Ready(Heard::Done(_, result)) = &heard {
             self.counters.done += u64::from(result.is_ok());
             self.counters.failed += u64::from(result.is_err());
@@ -174,12 +196,44 @@ impl Executor {
         heard
     }
 
-    fn balance(&mut self) -> Result<&mut Desk, StepError> {
-        if self.balance.is_none() {
-            let desk = Desk::start().map_err(|e| failure(&e, || "open the packet filter".to_owned()))?;
-            self.balance = Some(desk);
+    fn poll_threads(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
+        let heard = self.filter.as_mut().map_or(Poll::Pending, |desk| desk.poll(cx));
+        if heard.is_ready() {
+            return heard;
         }
-        Ok(self.balance.as_mut().expect("started above"))
+        let flows = self.flows.as_mut().map_or(Poll::Pending, |thread| thread.poll(cx));
+        flows.map(|(step, result)| Heard::Done(step, result))
+    }
+
+    fn cut(&mut self, cut: &Arc<Cut>) -> Result<(), StepError> {
+        let thread = match &self.flows {
+            Some(thread) => thread,
+            None => {
+                let work = |cut: Arc<Cut>| {
+                    let what = || "forget flows whose backend is down".to_owned();
+                    let result = nft::forget(&cut).map(|_| ()).map_err(|e| failure(&e, what));
+                    Some((Step::Cut(cut), result))
+                };
+                let thread = Thread::start("flows", work).map_err(|e| failure(&e, || "start a thread".to_owned()))?;
+                self.flows.insert(thread)
+            }
+        };
+        thread.ask(Arc::clone(cut))
+    }
+
+    fn filter(&mut self, step: &Step) -> Result<(), StepError> {
+        let desk = match &mut self.filter {
+            Some(desk) => desk,
+            None if filter::removes_nothing(step) => {
+                self.at_once.push_back(step.clone());
+                return Ok(());
+            }
+            none => {
+                let desk = Desk::start().map_err(|e| failure(&e, || "start the thread for nft".to_owned()))?;
+                none.insert(desk)
+            }
+        };
+        desk.ask(step)
     }
 
     fn try_execute(&mut self, step: &Step) -> Result<(), StepError> {
@@ -211,8 +265,8 @@ impl Executor {
             Step::RemoveRoute { route } => self.extras.routes.remove_route(&(*route).into()),
             Step::AddRule { rule } => self.extras.routes.add_rule(&(*rule).into()),
             Step::RemoveRule { rule } => self.extras.routes.remove_rule(&(*rule).into()),
-            Step::Guard { addresses } => self.extras.guard(addresses),
-            Step::Balance(balance) => self.balance()?.ask(balance),
+            Step::Guard { .. } | Step::Balance(_) => self.filter(step),
+            Step::Cut(cut) => self.cut(cut),
             Step::AddVmac { vmac } => self.extras.add_vmac(*vmac),
             Step::RemoveVmac { vmac } => {
                 let gone = self.extras.remove_vmac(*vmac)?;
@@ -227,7 +281,7 @@ impl Executor {
             self.counters.failed += 1;
             return;
         }
-        if matches!(step, Step::Balance(_)) {
+        if Self::is_answered_later(step) {
             // Counted when it is done.
             return;
         }
@@ -244,6 +298,7 @@ impl Executor {
             | Step::RemoveRule { .. }
             | Step::Guard { .. }
             | Step::Balance(_)
+            | Step::Cut(_)
             | Step::AddVmac { .. }
             | Step::RemoveVmac { .. } => {}
         }

@@ -461,7 +461,7 @@ impl Outputs {
 
 /// Its answer comes when it is done.
 fn is_on_its_way(step: &Step, result: &Result<(), StepError>) -> bool {
-    matches!(step, Step::Balance(_)) && result.is_ok()
+    Executor::is_answered_later(step) && result.is_ok()
 }
 
 fn told(vip: &holdfast_node::config::Vip) -> Vec<(Subject, String)> {

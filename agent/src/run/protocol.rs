@@ -24,7 +24,7 @@ use holdfast_node::config::{BalancerId, BalancerKind, Config, NeighborId, Proces
 use holdfast_node::io::Boot;
 use holdfast_node::keeper::beat_every;
 use holdfast_node::keeper::ipc::{ToKeeper, ToWorker};
-use holdfast_node::{Input, Node, Step};
+use holdfast_node::{Input, Node};
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
@@ -234,7 +234,7 @@ impl Protocol {
         let mut busy = self.turn_vrrp(cx);
         busy |= self.turn_clock();
         busy |= self.turn_balancers(cx);
-        busy |= self.turn_balance(cx);
+        busy |= self.turn_later(cx);
         busy |= self.turn_bgp(cx);
         busy |= self.turn_monitor(cx);
         busy |= self.turn_channel(cx);
@@ -390,14 +390,14 @@ impl Protocol {
         count > 0
     }
 
-    fn turn_balance(&mut self, cx: &mut Context<'_>) -> bool {
+    fn turn_later(&mut self, cx: &mut Context<'_>) -> bool {
         let mut count = 0;
         while count < FEW
-            && let Poll::Ready(heard) = self.outputs.executor.poll_balance(cx)
+            && let Poll::Ready(heard) = self.outputs.executor.poll_later(cx)
         {
             count += 1;
             match heard {
-                Heard::Done(balance, result) => self.feed(Input::StepDone { step: Step::Balance(balance), result }),
+                Heard::Done(step, result) => self.feed(Input::StepDone { step, result }),
                 Heard::Touched => self.feed(Input::TableTouched),
             }
         }

@@ -452,7 +452,7 @@ fn each_kind_of_balancer_is_read_with_where_it_is_asked() {
 
 #[test]
 fn services_with_the_same_backends_under_the_same_rules_share_one_set() {
-    use holdfast_node::config::{Affinity, BalancerKind, NatMode, ProcessSource, SetId};
+    use holdfast_node::config::{Affinity, BalancerKind, NatMode, OnDown, ProcessSource, SetId};
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config/good/nft.toml");
     let config = config::load(&path).expect("a good file");
     let balancer = config.balancers.first().expect("one");
@@ -470,5 +470,7 @@ fn services_with_the_same_backends_under_the_same_rules_share_one_set() {
     assert_eq!((probe.interval.as_millis(), probe.fall, probe.rise), (1_000, 2, 3));
     let (one, two) = (&nft.services[0], &nft.services[1]);
     assert_eq!((one.mode, one.affinity, one.mss, one.snat.len()), (NatMode::Snat, Affinity::Source, Some(1_360), 2));
+    let on_down: Vec<OnDown> = nft.services.iter().map(|service| service.on_down).collect();
+    assert_eq!(on_down, [OnDown::Cut, OnDown::Cut, OnDown::Keep, OnDown::Keep], "said, UDP, TCP, TCP");
     assert_eq!((two.mode, two.affinity, two.mss, two.snat.len()), (NatMode::Dnat, Affinity::Flow, None, 0));
 }

@@ -6,11 +6,14 @@ mod agent;
 mod alone;
 mod cost;
 mod fabric;
+#[path = "../figures/mod.rs"]
+mod figures;
+mod turn;
 
 use agent::skipped;
 use fabric::{Fabric, VIP, VIP6, ask, connect};
 use holdfast::os::nft::Balancer;
-use holdfast_node::config::{Affinity, NatMode, Service, SetId, Transport};
+use holdfast_node::config::{Affinity, NatMode, OnDown, Service, SetId, Transport};
 use holdfast_node::pool::maglev::Layout;
 use holdfast_node::pool::{Balance, Ruleset, SetChange, SetTable, SlotChange};
 use std::net::{IpAddr, SocketAddr};
@@ -31,6 +34,7 @@ fn service(ip: IpAddr, protocol: Transport, port: u16, set: u16) -> Service {
         affinity: Affinity::Flow,
         snat: Vec::new(),
         mss: None,
+        on_down: OnDown::usual(protocol),
     }
 }
 
@@ -137,7 +141,10 @@ fn both_families_sources_affinity_hairpin_and_segment_size_are_as_the_service_sa
     ];
     let sets = vec![table(&four, &[1; 3]), table(&six, &[1; 3])];
     fabric.host.enter(|| Balancer::open().expect("open").apply(&load(services, sets)).expect("loaded"));
-    assert!(fabric.host.exec("nft list table inet holdfast_pool").contains("chain pre"), "nft can show it");
+    let shown = fabric.host.exec("nft list table inet holdfast_pool");
+    assert!(shown.contains("chain pre"), "nft can show it");
+    // No packet comes to a process.
+    assert!([" queue", " log", " dup ", " trace", "hook ingress"].iter().all(|word| !shown.contains(word)), "{shown}");
     let several = |address: &str| -> Vec<(u8, IpAddr)> {
         let one = |_| connect(address).and_then(|mut stream| ask(&mut stream)).unwrap_or_else(|| panic!("{address}"));
         fabric.client.enter(|| (0..30).map(one).collect())

@@ -53,6 +53,8 @@ pub struct Service {
     pub snat: Vec<IpAddr>,
     /// Largest TCP segment that either side is told it may send.
     pub mss: Option<u16>,
+    /// What becomes of flows whose backend is down.
+    pub on_down: OnDown,
 }
 
 /// What a service speaks.
@@ -91,6 +93,27 @@ pub enum NatMode {
     Snat,
     /// They see the client's; their way back must lead through this node.
     Dnat,
+}
+
+/// What becomes of the flows of a backend that its check takes out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnDown {
+    /// They stay with it.
+    Keep,
+    /// They are forgotten: the next packet of each finds another backend.
+    Cut,
+}
+
+impl OnDown {
+    /// What is done unless the configuration says otherwise. A TCP client learns by itself that its connection is dead, and
+    /// the connection may outlive a short failure; a UDP client that keeps its port learns nothing.
+    pub fn usual(protocol: Transport) -> Self {
+        match protocol {
+            Transport::Tcp => Self::Keep,
+            Transport::Udp => Self::Cut,
+        }
+    }
 }
 
 /// What decides on the backend of a new flow.

@@ -23,11 +23,62 @@ fn now() -> Instant {
 
 /// Of a kernel in which no former run left a guard.
 fn actual() -> Actual {
-    Actual { guard: Guard { set: Some(BTreeSet::new()), at: None, ours: false }, ..Actual::default() }
+    Actual { guard: Guard { set: Some(BTreeSet::new()), ..Guard::default() }, ..Actual::default() }
 }
 
 fn issue(actual: &mut Actual, diff: &Diff, now: Instant) {
     diff.steps.iter().for_each(|step| actual.issued(step, now));
+}
+
+/// Addresses 1 and 2 are wanted, and 1 is to take no traffic.
+fn guarded(actual: &mut Actual, now: Instant) -> Diff {
+    actual.want(key(1), Want::Yes, None);
+    actual.want(key(2), Want::Yes, None);
+    super::diff(&Wanted { guard: [key(1).1].into(), ..Wanted::default() }, actual, now, now)
+}
+
+fn added(diff: &Diff) -> Vec<Key> {
+    let key = |step: &Step| match step {
+        Step::AddAddress { ifindex, ip, prefix, .. } => Some((*ifindex, *ip, *prefix)),
+        _ => None,
+    };
+    diff.steps.iter().filter_map(key).collect()
+}
+
+#[test]
+fn an_address_that_takes_no_traffic_waits_until_the_guard_is_known_to_hold_it_and_no_other_does() {
+    let (now, mut actual) = (now(), actual());
+    let first = guarded(&mut actual, now);
+    issue(&mut actual, &first, now);
+    let [guard @ Step::Guard { .. }, _] = &first.steps[..] else { panic!("{first:?}") };
+    assert_eq!((added(&first), first.next), (vec![key(2)], Some(now + GUARD_WAIT)));
+    let soon = now + Duration::from_millis(1);
+    assert_eq!(guarded(&mut actual, soon).steps, []);
+    assert!(actual.done(guard, None, soon).is_none());
+    let then = guarded(&mut actual, soon);
+    assert_eq!(added(&then), [key(1)]);
+    issue(&mut actual, &then, soon);
+    // It is written anew from time to time: what it holds already waits for nothing.
+    let late = now + GUARD_REFRESH + REFRESH;
+    let again = guarded(&mut actual, late);
+    assert!(matches!(again.steps[..], [Step::Guard { .. }, _, _]), "{again:?}");
+    issue(&mut actual, &again, late);
+    assert!(actual.gone(key(1), late));
+    assert_eq!(added(&guarded(&mut actual, late)), [key(1)]);
+}
+
+#[test]
+fn the_wait_for_the_guard_ends_with_its_time_or_its_failure() {
+    let (now, mut slow) = (now(), actual());
+    let first = guarded(&mut slow, now);
+    issue(&mut slow, &first, now);
+    assert_eq!(added(&guarded(&mut slow, now + GUARD_WAIT - Duration::from_micros(1))), []);
+    assert_eq!(added(&guarded(&mut slow, now + GUARD_WAIT)), [key(1)]);
+    let mut broken = actual();
+    let first = guarded(&mut broken, now);
+    issue(&mut broken, &first, now);
+    assert!(broken.done(&first.steps[0], Some("no nf_tables"), now).is_some());
+    assert_eq!(added(&guarded(&mut broken, now)), [key(1)], "a VIP that nobody has is worse");
 }
 
 #[test]

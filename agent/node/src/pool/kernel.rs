@@ -12,7 +12,7 @@ const RETRY_LAST: Duration = Duration::from_secs(1);
 const RELOAD_PAUSE: Duration = Duration::from_millis(200);
 
 /// See the module's documentation. One change is on its way at a time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Kernel {
     /// The tables as they are there; `None`: not known, or not there.
     loaded: Option<Vec<Arc<[u16]>>>,
@@ -20,7 +20,7 @@ pub(crate) struct Kernel {
     pending: Option<(Balance, Vec<Arc<[u16]>>)>,
     /// Somebody changed it while that was on its way.
     spoilt: bool,
-    /// Something of ours may be there.
+    /// Something of ours may be there: at first, of a former run.
     ours: bool,
     failures: u32,
     /// When it was last loaded as a whole.
@@ -29,6 +29,21 @@ pub(crate) struct Kernel {
     not_before: Option<Instant>,
     /// Why the last change failed.
     pub(crate) why: Option<String>,
+}
+
+impl Default for Kernel {
+    fn default() -> Self {
+        Self {
+            loaded: None,
+            pending: None,
+            spoilt: false,
+            ours: true,
+            failures: 0,
+            loaded_at: None,
+            not_before: None,
+            why: None,
+        }
+    }
 }
 
 impl Kernel {
@@ -40,14 +55,11 @@ impl Kernel {
         services: &Arc<[Service]>,
         sets: &[SetRun],
     ) -> Option<Balance> {
-        if self.pending.is_some() || self.not_before.is_some_and(|at| now < at) {
-            return None;
-        }
-        self.not_before = None;
         if !wanted {
-            let unload = self.ours.then_some(Balance::Unload)?;
-            self.pending = Some((unload.clone(), Vec::new()));
-            return Some(unload);
+            return self.unload(now);
+        }
+        if !self.may(now) {
+            return None;
         }
         let tables: Vec<Arc<[u16]>> = sets.iter().map(|set| Arc::clone(&set.table)).collect();
         let balance = match &self.loaded {
@@ -75,6 +87,21 @@ impl Kernel {
         self.ours = true;
         self.pending = Some((balance.clone(), tables));
         Some(balance)
+    }
+
+    /// The same with no table wanted.
+    pub(crate) fn unload(&mut self, now: Instant) -> Option<Balance> {
+        let unload = (self.may(now) && self.ours).then_some(Balance::Unload)?;
+        self.pending = Some((unload.clone(), Vec::new()));
+        Some(unload)
+    }
+
+    fn may(&mut self, now: Instant) -> bool {
+        if self.pending.is_some() || self.not_before.is_some_and(|at| now < at) {
+            return false;
+        }
+        self.not_before = None;
+        true
     }
 
     /// How the change on its way ended. False: it was another one.
@@ -114,6 +141,11 @@ impl Kernel {
     /// The table is there, as it was last known.
     pub(crate) fn is_loaded(&self) -> bool {
         self.loaded.is_some() || matches!(&self.pending, Some((Balance::Change(_), _)))
+    }
+
+    /// The table is there, and no change of it is on its way.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.loaded.is_some() && self.pending.is_none()
     }
 
     /// Nothing of ours is there.

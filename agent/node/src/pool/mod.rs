@@ -6,12 +6,14 @@
 //! | `set` | who of a set is in service, with which share |
 //! | [`ruleset`](Ruleset) | what should be in the kernel, as data |
 //! | `kernel` | what is, and the next change |
+//! | [`Cut`] | flows whose backend is down, to be forgotten |
 //! | `run` | the node's part: checks' verdicts, operators, steps |
 //! | `status` | what `status` says of it |
 //!
 //! No packet comes here, and none waits for anything here: the kernel looks new flows up, and remembers the others.
-//! What this module refuses to do: move an established flow.
+//! What this module refuses to do: move an established flow whose backend works.
 
+mod cut;
 mod kernel;
 pub mod maglev;
 mod ruleset;
@@ -19,14 +21,16 @@ mod run;
 mod set;
 pub mod status;
 
+pub use cut::Cut;
 pub use ruleset::{Balance, Ruleset, SetChange, SetTable, SlotChange};
-pub(crate) use run::balance_text;
 pub use run::{LAST_BACKEND, NO_BACKEND};
+pub(crate) use run::{balance_text, cut_text};
 
 use crate::checks::{Checks, Start, Verdict};
 use crate::config::{CheckId, Nft, Service, SetId};
 use crate::world::{CheckState, CheckView};
-use kernel::Kernel;
+use cut::Cuts;
+pub(crate) use kernel::Kernel;
 use set::SetRun;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -46,6 +50,7 @@ pub(crate) struct Pools {
     /// Names this configuration's tables to the peers.
     fingerprint: u64,
     kernel: Kernel,
+    cuts: Cuts,
     /// A set changed since steps were last looked for.
     due: bool,
 }
@@ -72,6 +77,7 @@ impl Pools {
             probes: nft.probes.clone(),
             users,
             kernel: Kernel::default(),
+            cuts: Cuts::new(&nft.services),
             due: true,
         }
     }
@@ -83,7 +89,7 @@ impl Pools {
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let ramps = self.sets.iter().filter_map(|set| set.next);
-        ramps.chain(self.checks.poll_timeout()).chain(self.kernel.poll_timeout()).min()
+        ramps.chain(self.checks.poll_timeout()).chain(self.kernel.poll_timeout()).chain(self.cuts.poll_timeout()).min()
     }
 
     /// Checks that are overdue or due; their ids are those of [`Nft::probes`].
@@ -112,6 +118,8 @@ impl Pools {
                 && set.check(*backend, view)
             {
                 self.due |= set.judge(now);
+                // One that was out of service already changes nothing of the table.
+                self.cuts.look();
             }
         }
     }
@@ -154,6 +162,7 @@ impl Pools {
             }
             if news {
                 self.due |= set.judge(now);
+                self.cuts.look();
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The node's part: verdicts of backend checks, operators' drains, and the steps to the kernel.
 
-use super::{Balance, Pools};
+use super::{Balance, Cut, Pools};
 use crate::checks::Verdict;
 use crate::config::{BalancerId, BalancerKind, CheckId};
 use crate::io::{Answer, BalancerState, Output, PlaneReport, Pool, Step, StepError};
@@ -10,7 +10,7 @@ use crate::world::CheckState;
 use holdfast_statesync::channel::Input;
 use holdfast_statesync::message::Message;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 /// See [`Node::tell_fingerprint`].
@@ -122,26 +122,64 @@ impl Node {
     /// the agent, whoever owns the VIPs: a backup that takes over is ready.
     pub(crate) fn balance(&mut self, now: Instant) {
         let wanted = !self.stop.as_ref().is_some_and(|stop| stop.releasing);
-        let Some(pools) = self.pools.as_mut().filter(|_| self.synced) else { return };
-        let late = pools.kernel.poll_timeout().is_some_and(|at| at <= now);
-        if !std::mem::take(&mut pools.due) && wanted && !late {
+        if wanted && !self.synced {
             return;
         }
-        if let Some(balance) = pools.kernel.next(now, wanted, &pools.services, &pools.sets) {
-            self.out.steps.push(Output::Step(Step::Balance(balance)));
+        let Some(pools) = self.pools.as_mut() else {
+            // A former configuration may have had services.
+            let unload = self.former_table.as_mut().and_then(|kernel| kernel.unload(now));
+            self.out.steps.extend(unload.map(|balance| Output::Step(Step::Balance(balance))));
+            return;
+        };
+        let late = pools.kernel.poll_timeout().is_some_and(|at| at <= now);
+        if std::mem::take(&mut pools.due) || !wanted || late {
+            let balance = pools.kernel.next(now, wanted, &pools.services, &pools.sets);
+            self.out.steps.extend(balance.map(|balance| Output::Step(Step::Balance(balance))));
+        }
+        if wanted && pools.kernel.is_settled() {
+            let cut = pools.cuts.next(now, &pools.services, &pools.sets);
+            self.out.steps.extend(cut.map(|cut| Output::Step(Step::Cut(cut))));
         }
     }
 
-    pub(crate) fn on_balanced(&mut self, now: Instant, balance: &Balance, result: Result<(), StepError>) {
-        let Some(pools) = &mut self.pools else { return };
-        let failed_before = pools.kernel.why.is_some();
+    pub(crate) fn on_cut(&mut self, now: Instant, cut: &Cut, result: Result<(), StepError>) {
         let failure = result.err().map(|e| e.what);
-        if !pools.kernel.done(now, balance, failure.clone()) {
+        let Some(pools) = self.pools.as_mut() else { return };
+        if !pools.cuts.done(now, cut, failure.is_none()) {
             return;
         }
-        // What changed meanwhile.
-        pools.due = true;
-        let retry_ms = pools.kernel.poll_timeout().map_or(0, |at| crate::io::age_ms(at, now));
+        let retry_ms = pools.cuts.poll_timeout().map_or(0, |at| crate::io::age_ms(at, now));
+        if let Some(why) = failure {
+            self.count("steps_failed");
+            self.event(now, None, Kind::StepFailed { step: cut_text(cut), why, retry_ms });
+        }
+    }
+
+    /// An address of ours is here.
+    pub(crate) fn note_held(&mut self, ip: &IpAddr) {
+        self.pools.iter_mut().for_each(|pools| pools.cuts.took(ip));
+    }
+
+    /// It isn't any more.
+    pub(crate) fn note_lost(&mut self, ip: &IpAddr) {
+        self.pools.iter_mut().for_each(|pools| pools.cuts.lost(ip));
+    }
+
+    pub(crate) fn on_balanced(&mut self, now: Instant, balance: &Balance, result: Result<(), StepError>) {
+        let kernel = self.pools.as_mut().map(|pools| &mut pools.kernel).or(self.former_table.as_mut());
+        let Some(kernel) = kernel else { return };
+        let failed_before = kernel.why.is_some();
+        let failure = result.err().map(|e| e.what);
+        if !kernel.done(now, balance, failure.clone()) {
+            return;
+        }
+        let retry_ms = kernel.poll_timeout().map_or(0, |at| crate::io::age_ms(at, now));
+        self.former_table.take_if(|kernel| kernel.is_clean());
+        if let Some(pools) = &mut self.pools {
+            // What changed meanwhile.
+            pools.due = true;
+            pools.cuts.look();
+        }
         let step = balance_text(balance);
         let state = match failure {
             Some(why) => {
@@ -230,6 +268,11 @@ pub(crate) fn balance_text(balance: &Balance) -> String {
         }
         Balance::Unload => "remove the balancing table".to_owned(),
     }
+}
+
+/// For journal and messages.
+pub(crate) fn cut_text(cut: &Cut) -> String {
+    format!("forget flows of {} services whose backend is down", cut.services.len())
 }
 
 impl Pools {

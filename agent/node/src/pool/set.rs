@@ -129,6 +129,12 @@ impl SetRun {
         (up, all)
     }
 
+    /// Backends that may go on with what they have: all but those that were taken out because they are down.
+    pub(crate) fn not_down(&self) -> impl Iterator<Item = SocketAddr> {
+        let each = self.addresses.iter().zip(&self.backends);
+        each.filter(|(_, run)| run.in_service || run.health != CheckState::Failed).map(|(address, _)| *address)
+    }
+
     /// Who is in service, with which share, and the table that follows. True: the table changed.
     pub(crate) fn judge(&mut self, now: Instant) -> bool {
         let (up, all) = self.healthy();

@@ -3,7 +3,8 @@
 use super::maglev::NOBODY;
 use super::*;
 use crate::config::{
-    Affinity, Backend, BackendSet, Balancer, BalancerKind, Check, Config, NatMode, Probe, ProcessSource, Transport,
+    Affinity, Backend, BackendSet, Balancer, BalancerKind, Check, Config, NatMode, OnDown, Probe, ProcessSource,
+    Transport,
 };
 use crate::io::{Answer, Input, Output, Request, Step};
 use crate::journal::Kind;
@@ -23,6 +24,7 @@ fn service(set: u16, port: u16) -> Service {
         affinity: Affinity::Flow,
         snat: vec![],
         mss: None,
+        on_down: OnDown::usual(Transport::Tcp),
     }
 }
 
@@ -109,6 +111,93 @@ fn a_backend_that_dies_moves_its_own_slots_in_every_set_at_once_and_comes_back()
     assert_eq!(of(back), of(changes));
     assert_eq!(lab.owners(), [0], "the address never moved");
     assert!(balances(&lab, 1, before).is_empty(), "the other node's checks are its own");
+}
+
+/// As [`lab`], with the first service over UDP.
+fn datagrams() -> Lab {
+    let mut lab = Lab::settled_with(&[200, 100], true, |config| {
+        embedded(config);
+        let service = &mut config.nft.as_mut().expect("there").services[0];
+        (service.protocol, service.on_down) = (Transport::Udp, OnDown::Cut);
+    });
+    lab.run(ms(2_000));
+    lab
+}
+
+/// Each time that flows were to be forgotten: the backends whose flows were not.
+fn kept(lab: &Lab, i: usize, since: Duration) -> Vec<Vec<u8>> {
+    let last = |address: &SocketAddr| match address.ip() {
+        IpAddr::V4(ip) => ip.octets()[3],
+        IpAddr::V6(_) => 0,
+    };
+    let cut = |output: &&Output| match output {
+        Output::Step(Step::Cut(cut)) => {
+            assert_eq!(cut.services.keys().collect::<Vec<_>>(), [&(VIP, Transport::Udp, 80)]);
+            Some(cut.services.values().flatten().map(last).collect())
+        }
+        _ => None,
+    };
+    lab.log_since(i, since).iter().filter_map(cut).collect()
+}
+
+#[test]
+fn datagrams_to_a_backend_that_is_down_are_forgotten_by_the_owner_after_the_table_was_changed_and_once_more() {
+    let mut lab = datagrams();
+    assert_eq!(kept(&lab, 0, Duration::ZERO), [[1, 2, 3]], "what a former configuration left");
+    let since = lab.at();
+    lab.hosts[0].dead_backends.insert(1);
+    lab.run(ms(500));
+    assert_eq!(kept(&lab, 0, since), [[1, 3]]);
+    let steps = lab.log_since(0, since);
+    let order = steps.iter().filter_map(|output| match output {
+        Output::Step(Step::Balance(_)) => Some("table"),
+        Output::Step(Step::Cut(_)) => Some("flows"),
+        _ => None,
+    });
+    assert_eq!(order.collect::<Vec<_>>(), ["table", "flows"]);
+    lab.run(ms(1_000));
+    assert_eq!(kept(&lab, 0, since), [[1, 3], [1, 3]], "what was on its way meanwhile");
+    lab.hosts[0].dead_backends.clear();
+    lab.run(ms(3_000));
+    assert_eq!(kept(&lab, 0, since).len(), 2, "one that comes back costs nobody a flow");
+    assert_eq!(kept(&lab, 1, Duration::ZERO), Vec::<Vec<u8>>::new(), "the flows are the owner's");
+}
+
+#[test]
+fn whoever_takes_over_forgets_at_once_what_goes_to_a_backend_that_it_finds_down() {
+    let mut lab = datagrams();
+    lab.hosts[1].dead_backends.insert(0);
+    lab.run(ms(1_000));
+    let since = lab.at();
+    lab.crash(0);
+    lab.run(ms(1_000));
+    assert_eq!((lab.owns(1), kept(&lab, 1, since)), (true, vec![vec![2, 3]]));
+    lab.run(ms(1_000));
+    assert_eq!(kept(&lab, 1, since), [[2, 3], [2, 3]]);
+}
+
+#[test]
+fn a_drained_backend_keeps_its_datagrams_until_it_is_down_too() {
+    let mut lab = datagrams();
+    let since = lab.at();
+    assert!(matches!(pool(&mut lab, "10.2.0.2", true), Answer::Done(_)));
+    lab.run(ms(2_000));
+    assert_eq!(kept(&lab, 0, since), Vec::<Vec<u8>>::new());
+    lab.hosts[0].dead_backends.insert(1);
+    lab.run(ms(500));
+    assert_eq!(kept(&lab, 0, since), [[1, 3]]);
+    let since = lab.at();
+    lab.hosts[0].dead_backends.extend([0, 2]);
+    lab.run(ms(5_000));
+    assert!(kept(&lab, 0, since).iter().all(|kept| !kept.is_empty()), "with all down, all are used, and keep theirs");
+}
+
+#[test]
+fn connections_are_never_cut_unless_the_service_says_so() {
+    let mut lab = lab();
+    lab.hosts[0].dead_backends.insert(1);
+    lab.run(ms(3_000));
+    assert_eq!(kept(&lab, 0, Duration::ZERO), Vec::<Vec<u8>>::new());
 }
 
 #[test]
@@ -249,6 +338,21 @@ fn a_stop_removes_the_table_before_the_last_word() {
     lab.run(Duration::from_secs(2));
     assert!(lab.hosts[0].stopped);
     assert_eq!(balances(&lab, 0, since), [Balance::Unload]);
+}
+
+#[test]
+fn the_table_of_a_former_configuration_goes_and_one_that_stops_at_once_leaves_none() {
+    let without = Lab::settled(&[200, 100], true);
+    assert_eq!(balances(&without, 0, Duration::ZERO), [Balance::Unload]);
+    let mut lab = lab();
+    lab.crash(0);
+    lab.run(ms(100));
+    lab.start(0);
+    let since = lab.at();
+    lab.feed(0, Input::Stop { deadline: Duration::from_secs(5) });
+    lab.run(Duration::from_secs(2));
+    assert!(lab.hosts[0].stopped);
+    assert_eq!(balances(&lab, 0, since).last(), Some(&Balance::Unload));
 }
 
 #[test]

@@ -54,11 +54,9 @@ impl Balancer {
     }
 
     /// The same, and a watch doesn't hear of what is done here.
-    ///
-    /// # Errors
-    /// As [`Self::open`].
-    pub fn unheard(membership: Membership) -> io::Result<Self> {
-        Ok(Self { membership: Some(membership), ..Self::open()? })
+    #[must_use]
+    pub fn unheard(self, membership: Membership) -> Self {
+        Self { membership: Some(membership), ..self }
     }
 
     /// Makes a change; the kernel does it as a whole, before this returns. True: somebody else changed something of

@@ -137,7 +137,7 @@ impl Lab {
                 host.guard.clone_from(addresses);
                 None
             }
-            Step::Balance(_) => None,
+            Step::Balance(_) | Step::Cut(_) => None,
             Step::AddVmac { vmac } => {
                 let ifindex = 1_000 + u32::from(vmac.vrid);
                 host.vmacs.insert(*vmac, ifindex);
