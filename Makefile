@@ -51,8 +51,9 @@ scale: ## 1 to 1,000 virtual routers, 500 addresses, a flapping trunk, beside ke
 	$(MAKE) --no-print-directory binaries
 	$(BIN)/holdfast-drill scale --results tests/results
 
-balance: ## what the embedded balancer costs: loads, changes, forwarding beside nft by hand; root, on a quiet machine
-	$(CARGO) test --locked --profile $(DRILL_PROFILE) -p holdfast --test pool -- --ignored --nocapture --test-threads=1
+balance: ## what the embedded balancer and checks cost: loads, changes, forwarding beside nft by hand; root, quiet machine
+	HOLDFAST_RESULTS=$(CURDIR)/tests/results $(CARGO) test --locked --profile $(DRILL_PROFILE) -p holdfast --no-fail-fast \
+		--test pool --test probes -- --ignored --nocapture --test-threads=1
 
 fmt: ## format the tree
 	$(CARGO) fmt --all

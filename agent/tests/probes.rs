@@ -1,5 +1,8 @@
 //! Every kind of probe against a small server on loopback: passing, and failing in each way that it can.
 
+#[path = "figures/mod.rs"]
+mod figures;
+
 use holdfast::check::{Prepared, proxy};
 use holdfast_node::config::{Datagram, Endpoint, File, Http, Payload, Probe, ProxyVersion, Stream, Tls};
 use holdfast_node::io::{CheckError, Failure};
@@ -358,7 +361,7 @@ async fn tls_says_what_is_no_tls_and_goes_behind_a_proxy_header() {
     assert_eq!(probed(bare(behind, Some(ProxyVersion::V2)), LONG).await, Ok(None));
 }
 
-/// What ten checks at 500 ms cost: run with `--ignored` on a quiet machine; the figure is processor time.
+/// What ten checks at 500 ms cost: `make balance` on a quiet machine; the figure is processor time.
 #[tokio::test]
 #[ignore = "a figure, for a quiet machine"]
 async fn ten_checks_twice_a_second_cost_little_of_a_core() {
@@ -372,7 +375,7 @@ async fn ten_checks_twice_a_second_cost_little_of_a_core() {
         us(usage.user_time()) + us(usage.system_time())
     };
     let probes: Vec<Prepared> = (0..10).map(|_| Prepared::new(Probe::Http(http(address)))).collect();
-    let (begin, rounds) = (spent(), 40_u32);
+    let (load, begin, rounds) = (figures::load(), spent(), 40_u32);
     for _ in 0..rounds {
         for probe in &probes {
             assert_eq!(probe.run(&BTreeSet::new(), LONG).await, Ok(None));
@@ -381,6 +384,9 @@ async fn ten_checks_twice_a_second_cost_little_of_a_core() {
     }
     // The server's share is in it too.
     let share = (spent() - begin) as f64 / (f64::from(rounds) * 500_000.0) * 100.0;
-    println!("ten HTTP checks at 500 ms, with the server that answers them: {share:.3} % of a core");
-    assert!(share < 0.5, "{share}");
+    let report = serde_json::json!({
+        "case": "10 HTTP checks at 500 ms, with the server that answers them", "load_average": load, "rounds": rounds,
+        "cpu_percent_max": 0.5, "cpu_percent": share,
+    });
+    figures::record("probes", &[serde_json::json!({"pass": share < 0.5, "report": report})]);
 }
