@@ -230,7 +230,7 @@ pub fn diff(wanted: &Wanted, actual: &mut Actual, now: Instant, until: Instant) 
     }
 
     // What the guard is asked for in this turn isn't there yet.
-    let asked = actual.guard.asked.or(guard.is_some().then_some(now));
+    let asked = actual.guard.asked.or_else(|| guard.is_some().then_some(now));
     let guarded_at = asked.map(|at| at + GUARD_WAIT).filter(|at| now < *at);
     let mut refresh_at = look.next;
     let mut left = BATCH;
