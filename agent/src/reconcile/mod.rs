@@ -50,6 +50,9 @@ pub struct VrrpSockets {
     mtu: Option<u32>,
 }
 
+/// The thread that forgets flows: what it is asked for, what it answers.
+type Forgetting = Thread<Arc<Cut>, (Step, Result<(), StepError>)>;
+
 /// Owns the sockets through which the kernel is changed, in the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub struct Executor {
@@ -62,7 +65,7 @@ pub struct Executor {
     /// Started by the first change to the packet filter.
     filter: Option<Desk>,
     /// Started by the first flows to be forgotten.
-    flows: Option<Thread<Arc<Cut>, (Step, Result<(), StepError>)>>,
+    flows: Option<Forgetting>,
     /// Steps that were done at once, of those that are answered by [`Self::poll_later`]. The node waits for each of them
     /// before it asks for another.
     at_once: VecDeque<Step>,
