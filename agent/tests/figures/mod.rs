@@ -1,6 +1,8 @@
 //! What measurements leave behind: one JSON file a piece, of the form of the drills' (`tests/results/README.md`), in the
 //! folder that `HOLDFAST_RESULTS` names; without it they are only printed.
 
+#![allow(dead_code, reason = "each test file uses its own part")]
+
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Command;
