@@ -109,6 +109,8 @@ pub enum Message {
     Table {
         /// Entries that it may have; 0: no limit.
         limit: u64,
+        /// `None`: its agent doesn't say, or there are none.
+        timeouts: Option<Timeouts>,
     },
     /// (7) The sender's embedded balancer. Peers that don't know this skip it.
     Pool {
@@ -117,6 +119,15 @@ pub enum Message {
     },
     /// (5) The sender leaves in order (stop): its reports end here, this is not a failure.
     Goodbye,
+}
+
+/// How long the connection table keeps what is idle, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timeouts {
+    /// An established TCP connection.
+    pub established_s: u32,
+    /// A UDP stream, in which both sides have spoken.
+    pub udp_stream_s: u32,
 }
 
 /// Why a VIP was claimed. Wire code in parentheses.

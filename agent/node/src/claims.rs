@@ -161,8 +161,9 @@ impl Node {
                     self.on_keep(now, peer, id);
                 }
             }
-            Message::Table { limit } => {
+            Message::Table { limit, timeouts } => {
                 view.table_limit = Some(limit);
+                view.table_timeouts = timeouts;
                 self.dirty.all |= back;
             }
             Message::Pool { fingerprint } => view.pool = Some(fingerprint),
@@ -172,6 +173,7 @@ impl Node {
                 view.vips.clear();
                 view.balancers.clear();
                 view.table_limit = None;
+                view.table_timeouts = None;
                 view.pool = None;
                 self.dirty.all = true;
                 let kind = Kind::PeerDown { peer: self.peer_name(peer), goodbye: true };
@@ -369,5 +371,8 @@ fn new_run(view: &mut PeerView, epoch: u64) {
         view.sequence = None;
         view.vips.clear();
         view.balancers.clear();
+        view.table_limit = None;
+        view.table_timeouts = None;
+        view.pool = None;
     }
 }

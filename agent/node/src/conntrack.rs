@@ -17,11 +17,14 @@ use crate::journal::Kind;
 use crate::mutants;
 use crate::node::Node;
 use holdfast_statesync::message::Message;
+pub use holdfast_statesync::message::Timeouts;
 use model::Model;
 use std::time::{Duration, Instant};
 
 /// How long an entry of a closed TCP connection stays, unless the kernel says otherwise.
 pub const TIME_WAIT: Duration = Duration::from_secs(120);
+/// What an entry takes in the kernel, about, without its share of the hash table.
+const ENTRY_BYTES: u64 = 320;
 /// A level is left when the use is so far below where it begins, per mille of the limit: what hovers changes nothing.
 const HYSTERESIS: u64 = 50;
 /// A table that lost something counts as full until nothing was lost for so long.
@@ -41,12 +44,15 @@ pub struct Sample {
     pub lost: Lost,
     /// How long an entry in `TIME_WAIT` stays.
     pub time_wait: Duration,
+    /// How long others stay that are idle, where that is known.
+    pub timeouts: Option<Timeouts>,
 }
 
 impl Sample {
     /// A table from which nothing was lost.
     pub const fn of(count: u64, limit: u64) -> Self {
-        Self { count, limit, lost: Lost { dropped: 0, early_dropped: 0, insert_failed: 0 }, time_wait: TIME_WAIT }
+        let lost = Lost { dropped: 0, early_dropped: 0, insert_failed: 0 };
+        Self { count, limit, lost, time_wait: TIME_WAIT, timeouts: None }
     }
 
     /// How full it is, per mille of the limit; 0 without a limit.
@@ -73,6 +79,14 @@ impl Lost {
             dropped: self.dropped.saturating_sub(before.dropped),
             early_dropped: self.early_dropped.saturating_sub(before.early_dropped),
             insert_failed: self.insert_failed.saturating_sub(before.insert_failed),
+        }
+    }
+
+    fn and(self, more: Self) -> Self {
+        Self {
+            dropped: self.dropped.saturating_add(more.dropped),
+            early_dropped: self.early_dropped.saturating_add(more.early_dropped),
+            insert_failed: self.insert_failed.saturating_add(more.insert_failed),
         }
     }
 
@@ -125,6 +139,8 @@ pub struct Watch {
     last: Option<(Instant, Sample)>,
     /// When something was lost while the table was at least filling.
     lost_at: Option<Instant>,
+    /// What was lost and stands in no entry of the journal yet, which holds back what repeats.
+    untold: Lost,
     model: Model,
     /// Looks in a row with, or without a forecast.
     foreseen: u32,
@@ -141,6 +157,7 @@ impl Watch {
             level: ConntrackLevel::Unknown,
             last: None,
             lost_at: None,
+            untold: Lost::default(),
             model: Model::default(),
             foreseen: 0,
             unforeseen: 0,
@@ -179,6 +196,7 @@ impl Watch {
         let before = self.last.replace((now, sample));
         let lost = before.map(|(_, before)| sample.lost.since(before.lost)).unwrap_or_default();
         self.model.take(before.map(|(at, _)| now.saturating_duration_since(at)), sample.count, sample.time_wait);
+        self.untold = self.untold.and(lost);
         let old = self.level;
         self.level = self.judge(now, &sample, lost);
         News { level: (self.level != old).then_some(self.level), lost, full_in_s: self.foresee(&sample) }
@@ -267,8 +285,9 @@ pub(crate) fn warnings(node: &Node) -> Vec<(String, &'static str)> {
         let (rate, forecast) = (node.conntrack.rate(), node.conntrack.forecast());
         let text = format!(
             "the connection table is full in {seconds} s at {rate} new connections a second ({forecast} entries in the end, \
-             limit {})",
-            sample.limit
+             limit {}; that many take about {} MiB)",
+            sample.limit,
+            forecast.saturating_mul(ENTRY_BYTES) >> 20,
         );
         warnings.push((text, MORE));
     }
@@ -280,6 +299,20 @@ pub(crate) fn warnings(node: &Node) -> Vec<(String, &'static str)> {
             warnings.push((
                 format!("the connection table of {peer} may have {theirs}, this node's {ours}"),
                 "set net.netfilter.nf_conntrack_max alike on all nodes: what fits one must fit the node that takes over",
+            ));
+        }
+    }
+    let Some(ours) = sample.timeouts else { return warnings };
+    let peers = node.config.cluster.iter().flat_map(|c| &c.peers).zip(&node.world.peers);
+    for (peer, theirs) in peers.filter_map(|(peer, view)| Some((&peer.name, view.table_timeouts?))) {
+        let pairs = [
+            ("an established TCP connection", theirs.established_s, ours.established_s),
+            ("a UDP stream", theirs.udp_stream_s, ours.udp_stream_s),
+        ];
+        for (what, theirs, ours) in pairs.into_iter().filter(|(_, theirs, ours)| theirs != ours) {
+            warnings.push((
+                format!("the connection table of {peer} keeps {what} for {theirs} s when idle, this node's for {ours} s"),
+                "set net.netfilter.nf_conntrack_*_timeout_* alike on all nodes: a flow that is taken over must not end sooner",
             ));
         }
     }
@@ -302,8 +335,12 @@ impl Node {
         };
         let news = self.conntrack.take(now, sample);
         if news.lost.hurts() {
-            let Lost { dropped, early_dropped, .. } = news.lost;
-            self.event(now, None, Kind::ConntrackLost { dropped, early_dropped, why: figures(&sample) });
+            // What was held back stands in the next entry.
+            let lost = if mutants::off("conntrack-sum") { news.lost } else { self.conntrack.untold };
+            let Lost { dropped, early_dropped, .. } = lost;
+            if self.event(now, None, Kind::ConntrackLost { dropped, early_dropped, why: figures(&sample) }).is_some() {
+                self.conntrack.untold = Lost::default();
+            }
         }
         if let Some(seconds) = news.full_in_s {
             let (rate, forecast) = (self.conntrack.rate(), self.conntrack.forecast());
@@ -311,10 +348,18 @@ impl Node {
             self.event(now, None, kind);
         }
         if let Some(level) = news.level {
-            let lost = if news.lost.hurts() { ", new connections are lost" } else { "" };
+            let untold = std::mem::take(&mut self.conntrack.untold);
+            let lost = match (news.lost.hurts(), untold.hurts()) {
+                (true, _) => ", new connections are lost".to_owned(),
+                (false, true) => format!(
+                    ", and {} packets of new connections and {} entries of others more were lost than was told so far",
+                    untold.dropped, untold.early_dropped
+                ),
+                (false, false) => String::new(),
+            };
             self.level_of_conntrack(now, level, format!("{}{lost}", figures(&sample)));
         }
-        self.broadcast(now, &Message::Table { limit: sample.limit });
+        self.broadcast(now, &Message::Table { limit: sample.limit, timeouts: sample.timeouts });
     }
 
     fn level_of_conntrack(&mut self, now: Instant, level: ConntrackLevel, why: String) {

@@ -4,7 +4,7 @@
 
 use crate::bgp::{NeighborView, UnitView};
 use crate::config::{Config, InterfaceName, Leg, Vip, VipId};
-use crate::conntrack;
+use crate::conntrack::{self, Timeouts};
 use crate::io::{Address, BalancerState, Failure, Link, SocketKey};
 use crate::mutants;
 use crate::plane::{HoldDown, Judged, PlaneView};
@@ -310,6 +310,8 @@ pub struct PeerView {
     pub recovered: BTreeMap<VipId, Instant>,
     /// The limit of its connection table (0: none), once it said so.
     pub table_limit: Option<u64>,
+    /// How long that keeps what is idle.
+    pub table_timeouts: Option<Timeouts>,
     /// The fingerprint of its embedded balancer, once it said one in this run.
     pub pool: Option<u64>,
     /// Its balancers, at most [`BALANCERS_MAX`].

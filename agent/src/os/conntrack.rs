@@ -4,7 +4,7 @@
 //! ([`holdfast_node::conntrack`] does), or have the kernel load a module: without a table it asks nothing.
 
 use super::netlink::{Message, NetlinkSocket, attributes};
-use holdfast_node::conntrack::{Lost, Sample, TIME_WAIT};
+use holdfast_node::conntrack::{Lost, Sample, TIME_WAIT, Timeouts};
 use nix::sys::socket::SockProtocol;
 use std::collections::BTreeMap;
 use std::io;
@@ -62,8 +62,17 @@ impl Source for Table {
         if let Ok(read) = statistics() {
             self.counters.take(&read);
         }
-        Ok(Sample { count, limit, lost: self.counters.total, time_wait })
+        let timeouts = timeouts(&self.folder).ok();
+        Ok(Sample { count, limit, lost: self.counters.total, time_wait, timeouts })
     }
+}
+
+fn timeouts(folder: &Path) -> Result<Timeouts, String> {
+    let seconds = |seconds: u64| u32::try_from(seconds).unwrap_or(u32::MAX);
+    Ok(Timeouts {
+        established_s: seconds(number(folder, "nf_conntrack_tcp_timeout_established")?),
+        udp_stream_s: seconds(number(folder, "nf_conntrack_udp_timeout_stream")?),
+    })
 }
 
 fn number(folder: &Path, name: &str) -> Result<u64, String> {
@@ -196,6 +205,11 @@ mod tests {
         assert_eq!((sample.count, sample.limit, sample.time_wait), (95, 100, TIME_WAIT));
         std::fs::write(folder.join("nf_conntrack_tcp_timeout_time_wait"), "30\n").expect("writable");
         assert_eq!(table.look().expect("there").time_wait, Duration::from_secs(30));
+        assert_eq!(table.look().expect("there").timeouts, None);
+        std::fs::write(folder.join("nf_conntrack_tcp_timeout_established"), "432000\n").expect("writable");
+        std::fs::write(folder.join("nf_conntrack_udp_timeout_stream"), "120\n").expect("writable");
+        let timeouts = Timeouts { established_s: 432_000, udp_stream_s: 120 };
+        assert_eq!(table.look().expect("there").timeouts, Some(timeouts));
         std::fs::remove_dir_all(folder).expect("ours");
     }
 }

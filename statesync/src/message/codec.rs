@@ -13,13 +13,13 @@
 //! 3 Claim    name, role_epoch: u64, cause: u8, family: u8 (4, 6), address: 4 or 16 bytes
 //! 4 Keep     name, role_epoch: u64
 //! 5 Goodbye  empty
-//! 6 Table    limit: u64
+//! 6 Table    limit: u64, established_s: u32, udp_stream_s: u32 (both may be absent)
 //! 7 Pool     fingerprint: u64
 //! 254 Batch  opaque: the flow lanes' own, only on channels that carry them
 //! 255 Probe  empty: the channel's own, "answer me"
 //! ```
 
-use super::{BalancerReport, ClaimCause, Fitness, Message, Role, Standing, Verdict, VipReport};
+use super::{BalancerReport, ClaimCause, Fitness, Message, Role, Standing, Timeouts, Verdict, VipReport};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use thiserror::Error;
 
@@ -205,7 +205,13 @@ impl Encoded {
                 self.bytes.push(cause.code());
                 put_address(&mut self.bytes, *probe);
             }
-            Message::Table { limit } => self.bytes.extend_from_slice(&limit.to_le_bytes()),
+            Message::Table { limit, timeouts } => {
+                self.bytes.extend_from_slice(&limit.to_le_bytes());
+                if let Some(Timeouts { established_s, udp_stream_s }) = timeouts {
+                    self.bytes.extend_from_slice(&established_s.to_le_bytes());
+                    self.bytes.extend_from_slice(&udp_stream_s.to_le_bytes());
+                }
+            }
             Message::Pool { fingerprint } => self.bytes.extend_from_slice(&fingerprint.to_le_bytes()),
             Message::Keep { vip, role_epoch } => {
                 put_name(&mut self.bytes, vip)?;
@@ -366,7 +372,7 @@ fn decode_body(kind: u8, body: &[u8]) -> Result<Record, DecodeError> {
         },
         KIND_KEEP => Message::Keep { vip: body.name()?, role_epoch: body.u64()? },
         KIND_GOODBYE => Message::Goodbye,
-        KIND_TABLE => Message::Table { limit: body.u64()? },
+        KIND_TABLE => Message::Table { limit: body.u64()?, timeouts: body.later_timeouts() },
         KIND_POOL => Message::Pool { fingerprint: body.u64()? },
         KIND_BATCH => return Ok(Record::Batch(body.0.to_vec())),
         KIND_PROBE => return Ok(Record::Probe),
@@ -490,6 +496,12 @@ impl<'a> Reader<'a> {
     /// A field that an earlier version doesn't send.
     fn later_u8(&mut self) -> Option<u8> {
         self.u8().ok()
+    }
+
+    /// The same.
+    fn later_timeouts(&mut self) -> Option<Timeouts> {
+        let (established_s, udp_stream_s) = (self.u32().ok()?, self.u32().ok()?);
+        Some(Timeouts { established_s, udp_stream_s })
     }
 
     fn u16(&mut self) -> Result<u16, DecodeError> {

@@ -57,6 +57,50 @@ fn a_table_that_loses_packets_counts_as_full_for_ten_seconds() {
     a_loss_is_full().expect("the guard is on");
 }
 
+/// What the journal holds back is in the next entry: the figures of all entries add up to what was lost.
+fn losses_add_up() -> Result<(), String> {
+    let mut lab = Lab::settled(&[254, 253], true);
+    let mut dropped = 0;
+    let mut look = |lab: &mut Lab, more: u64| {
+        dropped += more;
+        let lost = Lost { dropped, ..Lost::default() };
+        lab.feed(0, Input::Conntrack { sample: Ok(Sample { lost, ..Sample::of(960, 1000) }) });
+        lab.run(ms(1_000));
+    };
+    look(&mut lab, 0);
+    for _ in 0..30 {
+        look(&mut lab, 7);
+    }
+    (0..40).for_each(|_| look(&mut lab, 0));
+    look(&mut lab, 7);
+    let kinds = lab.kinds(0);
+    let told: Vec<u64> = kinds
+        .iter()
+        .filter_map(|kind| if let Kind::ConntrackLost { dropped, .. } = kind { Some(*dropped) } else { None })
+        .collect();
+    // Five in the first minute, then one that makes up for the rest.
+    if told == [7, 7, 7, 7, 7, 25 * 7 + 7] { Ok(()) } else { Err(format!("{told:?}")) }
+}
+
+#[test]
+fn what_the_journal_holds_back_of_losses_is_in_its_next_entry() {
+    losses_add_up().expect("the guard is on");
+}
+
+#[test]
+fn when_the_losses_are_over_what_was_held_back_is_told() {
+    let mut lab = Lab::settled(&[254, 253], true);
+    for n in 0..12 {
+        let lost = Lost { dropped: n, ..Lost::default() };
+        feed(&mut lab, 0, Ok(Sample { lost, ..Sample::of(960, 1000) }));
+    }
+    lab.run(ms(20_000));
+    let lost = Lost { dropped: 11, ..Lost::default() };
+    feed(&mut lab, 0, Ok(Sample { lost, ..Sample::of(10, 1000) }));
+    let over = |kind: &Kind| matches!(kind, Kind::ConntrackLevel { to, why, .. } if to == "fine" && why.contains("and 6 packets"));
+    assert!(lab.has(0, over), "{}", lab.story());
+}
+
 #[cfg(feature = "mutants")]
 #[test]
 fn without_the_guards_their_tests_fail() {
@@ -153,7 +197,7 @@ proptest! {
         for (count, limit, after, dropped, stay) in looks {
             now += Duration::from_millis(after);
             let lost = Lost { dropped: u64::from(dropped), ..Lost::default() };
-            watch.take(now, Sample { count, limit, lost, time_wait: second(stay) });
+            watch.take(now, Sample { count, limit, lost, time_wait: second(stay), timeouts: None });
             prop_assert!(watch.full_in_s().is_none_or(|s| s <= 600));
             prop_assert!(watch.level() != ConntrackLevel::Unknown);
         }
@@ -204,4 +248,41 @@ fn peers_with_another_limit_are_told_with_what_to_do_about_it() {
     assert!(warned(&lab, 1).is_some());
     feed(&mut lab, 1, Ok(Sample::of(1, 262_144)));
     assert_eq!(warned(&lab, 0), None);
+}
+
+#[test]
+fn peers_that_keep_idle_flows_for_another_time_are_told() {
+    let mut lab = Lab::settled(&[254, 253], true);
+    let table = |established_s, udp_stream_s| {
+        let timeouts = Some(Timeouts { established_s, udp_stream_s });
+        Ok(Sample { timeouts, ..Sample::of(1, 262_144) })
+    };
+    let warned = |lab: &Lab| {
+        let status = lab.node(0).status(lab.now);
+        status.warnings.into_iter().filter(|w| w.text.contains("when idle")).map(|w| w.text).collect::<Vec<_>>()
+    };
+    feed(&mut lab, 1, Ok(Sample::of(1, 262_144)));
+    feed(&mut lab, 0, table(432_000, 120));
+    assert_eq!(warned(&lab), [""; 0], "one that doesn't say is not another");
+    feed(&mut lab, 1, table(86_400, 120));
+    let expected = "the connection table of lb1 keeps an established TCP connection for 86400 s when idle, \
+                    this node's for 432000 s";
+    assert_eq!(warned(&lab), [expected]);
+    feed(&mut lab, 1, table(86_400, 180));
+    assert_eq!(warned(&lab).len(), 2, "UDP too: {:?}", warned(&lab));
+    feed(&mut lab, 1, table(432_000, 120));
+    assert_eq!(warned(&lab), [""; 0]);
+}
+
+#[test]
+fn what_a_forecast_needs_is_said_in_entries_and_in_memory() {
+    let mut lab = Lab::settled(&[254, 253], true);
+    for n in 0..8 {
+        lab.feed(0, Input::Conntrack { sample: Ok(Sample::of(20_000 * n, 524_288)) });
+        lab.run(ms(1_000));
+    }
+    let status = lab.node(0).status(lab.now);
+    let text = status.warnings.iter().map(|w| w.text.as_str()).find(|text| text.contains("is full in"));
+    let text = text.expect("foreseen");
+    assert!(text.contains("(2400000 entries in the end, limit 524288; that many take about 732 MiB)"), "{text}");
 }

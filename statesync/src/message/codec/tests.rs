@@ -30,7 +30,10 @@ fn a_message_has_exactly_the_bytes_of_the_layout() {
     let take = Message::TakeNow { vip: "web".into(), role_epoch: 0x0102, linger: true };
     assert_eq!(encoded(&take), [[2, 13, 0, 3, b'w', b'e', b'b', 2, 1, 0, 0, 0, 0, 0, 0, 1]]);
     assert_eq!(encoded(&Message::Goodbye), [[5, 0, 0]]);
-    assert_eq!(encoded(&Message::Table { limit: 0x0102 }), [[6, 8, 0, 2, 1, 0, 0, 0, 0, 0, 0]]);
+    let table = |timeouts| Message::Table { limit: 0x0102, timeouts };
+    assert_eq!(encoded(&table(None)), [[6, 8, 0, 2, 1, 0, 0, 0, 0, 0, 0]]);
+    let timeouts = Timeouts { established_s: 0x0304, udp_stream_s: 5 };
+    assert_eq!(encoded(&table(Some(timeouts))), [[6, 16, 0, 2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 5, 0, 0, 0]]);
     assert_eq!(encoded(&Message::Pool { fingerprint: 0x0102 }), [[7, 8, 0, 2, 1, 0, 0, 0, 0, 0, 0]]);
     let report = Message::Report {
         sequence: 5,
@@ -44,6 +47,15 @@ fn a_message_has_exactly_the_bytes_of_the_layout() {
         &[4, 0, 1, b'b', 2, 4],
     ];
     assert_eq!(encoded(&report), [expected.concat()]);
+}
+
+#[test]
+fn a_table_of_an_agent_that_tells_no_timeouts_is_read() {
+    for half in [&[][..], &[1, 0, 0, 0]] {
+        let bytes = [&[6, 8 + u8::try_from(half.len()).expect("short"), 0, 9, 0, 0, 0, 0, 0, 0, 0][..], half].concat();
+        let expected = Record::Message(Message::Table { limit: 9, timeouts: None });
+        assert_eq!(decoded(&bytes), [Ok(expected)]);
+    }
 }
 
 #[test]
@@ -175,6 +187,8 @@ fn message() -> impl Strategy<Value = Message> {
         fitness,
         verdict: Verdict::from_code(verdict % 16),
     });
+    let timeouts =
+        any::<(u32, u32)>().prop_map(|(established_s, udp_stream_s)| Timeouts { established_s, udp_stream_s });
     prop_oneof![
         (any::<u64>(), prop::collection::vec(vip_report(), 0..300), prop::collection::vec(balancer, 0..300))
             .prop_map(|(sequence, vips, balancers)| Message::Report { sequence, vips, balancers }),
@@ -191,7 +205,7 @@ fn message() -> impl Strategy<Value = Message> {
         }),
         (name(), any::<u64>()).prop_map(|(vip, role_epoch)| Message::Keep { vip, role_epoch }),
         Just(Message::Goodbye),
-        any::<u64>().prop_map(|limit| Message::Table { limit }),
+        (any::<u64>(), proptest::option::of(timeouts)).prop_map(|(limit, timeouts)| Message::Table { limit, timeouts }),
         any::<u64>().prop_map(|fingerprint| Message::Pool { fingerprint }),
     ]
 }
