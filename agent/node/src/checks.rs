@@ -10,6 +10,8 @@
 //!
 //! A group has no schedule: its state follows from those of its members ([`group`]).
 //!
+//! A turn looks at the checks that are due and at the groups of those whose state may have changed, never at all.
+//!
 //! This module refuses to judge what a verdict means for a VIP ([`crate::decide`] does).
 
 mod detection;
@@ -18,10 +20,11 @@ mod group;
 pub use detection::{Range, detection, recovery};
 
 use crate::config::{Check, CheckId, Probe};
+use crate::schedule::Schedule as Deadlines;
 use crate::world::{CheckState, CheckView};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng as _, SeedableRng as _};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Probes of one check that may be out at a time (a timeout longer than the interval); full: the next one waits for
@@ -85,6 +88,13 @@ struct Schedule {
 #[derive(Debug)]
 pub(crate) struct Checks {
     schedules: Vec<Schedule>,
+    /// When each may start its next probe, and the first deadline of those that are out.
+    starts: Deadlines<CheckId>,
+    ends: Deadlines<CheckId>,
+    /// By [`CheckId`]: the groups that it is a member of.
+    groups_of: Vec<Vec<CheckId>>,
+    /// Groups of which a member may be another than it was.
+    stale: BTreeSet<CheckId>,
     /// No probe starts before.
     pause: Option<Instant>,
     random: ChaCha8Rng,
@@ -116,11 +126,47 @@ impl Checks {
         };
         let mut random = ChaCha8Rng::from_seed(seed);
         random.set_stream(STREAM);
-        Self { schedules: checks.iter().map(schedule).collect(), pause: None, random, late: 0 }
+        let mut groups_of = vec![Vec::new(); checks.len()];
+        for (group, check) in (0..).map(CheckId).zip(checks) {
+            for member in check.probe.members().filter(|member| *member < group) {
+                if let Some(groups) = groups_of.get_mut(usize::from(member.0)) {
+                    groups.push(group);
+                }
+            }
+        }
+        let mut new = Self {
+            schedules: checks.iter().map(schedule).collect(),
+            starts: Deadlines::new(checks.len()),
+            ends: Deadlines::new(checks.len()),
+            groups_of,
+            stale: BTreeSet::new(),
+            pause: None,
+            random,
+            late: 0,
+        };
+        new.arm_all();
+        new
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.schedules.iter().filter_map(|schedule| schedule.wake(self.pause)).min()
+        let start = self.starts.first().map(|at| self.pause.map_or(at, |until| at.max(until)));
+        self.ends.first().into_iter().chain(start).min()
+    }
+
+    /// To be called after each change of a check's schedule.
+    fn arm(&mut self, id: CheckId) {
+        let Some(schedule) = self.schedules.get(usize::from(id.0)) else { return };
+        self.starts.set(id, schedule.may_start());
+        self.ends.set(id, schedule.out.values().min().copied());
+    }
+
+    fn arm_all(&mut self) {
+        (0..).map(CheckId).take(self.schedules.len()).for_each(|id| self.arm(id));
+    }
+
+    /// The groups that a check is in have to be judged anew.
+    fn stale_groups(&mut self, id: CheckId) {
+        self.stale.extend(self.groups_of.get(usize::from(id.0)).into_iter().flatten());
     }
 
     /// Overdue probes fail, due probes start.
@@ -130,26 +176,31 @@ impl Checks {
         checks: &[Check],
         views: &mut [CheckView],
     ) -> (Vec<Verdict>, Vec<Start>) {
-        let (mut verdicts, mut starts, mut due) = (Vec::new(), Vec::new(), Vec::new());
-        let each = (0..).map(CheckId).zip(&mut self.schedules).zip(checks).zip(views.iter_mut());
-        for (((id, schedule), check), view) in each {
+        let mut verdicts = Vec::new();
+        let overdue: Vec<CheckId> = self.ends.due(now).collect();
+        for id in overdue {
+            let index = usize::from(id.0);
+            let (Some(schedule), Some(check), Some(view)) =
+                (self.schedules.get_mut(index), checks.get(index), views.get_mut(index))
+            else {
+                continue;
+            };
             while let Some((&sequence, _)) = schedule.out.iter().find(|(_, deadline)| **deadline <= now) {
                 schedule.out.remove(&sequence);
                 let failure = Some(format!("no answer in {} ms", check.timeout.as_millis()));
                 verdicts.push(schedule.result(now, check, id, sequence, failure, view));
             }
-            if let Some(at) = schedule.may_start().filter(|at| *at <= now) {
-                due.push((at, id));
-            }
+            self.arm(id);
+            self.stale_groups(id);
         }
+        let mut due: Vec<CheckId> = Vec::new();
         if self.pause.is_none_or(|until| until <= now) {
-            due.sort_unstable();
+            due.extend(self.starts.due(now).take(STARTS_MAX + 1));
             self.pause = (due.len() > STARTS_MAX).then(|| now + PAUSE);
-            starts.extend(due.iter().take(STARTS_MAX).filter_map(|(_, id)| self.start(now, *id, checks, views)));
+            due.truncate(STARTS_MAX);
         }
-        if !verdicts.is_empty() {
-            verdicts.extend(self.groups(now, checks, views));
-        }
+        let starts = due.into_iter().filter_map(|id| self.start(now, id, checks, views)).collect();
+        verdicts.extend(self.groups(now, checks, views));
         (verdicts, starts)
     }
 
@@ -163,7 +214,9 @@ impl Checks {
         schedule.out.insert(schedule.sequence, now + check.timeout);
         // After a stall one probe makes up for all that were missed.
         schedule.next_start = Some(now + schedule.pace(check, view));
-        Some(Start { check: id, sequence: schedule.sequence, timeout: check.timeout })
+        let start = Start { check: id, sequence: schedule.sequence, timeout: check.timeout };
+        self.arm(id);
+        Some(start)
     }
 
     /// A result, and what it makes of the groups that the check is in. Empty: late, unknown, or given twice.
@@ -197,6 +250,8 @@ impl Checks {
             verdict.noted = note.is_some() && note != schedule.note;
             schedule.note = note;
         }
+        self.arm(id);
+        self.stale_groups(id);
         let mut verdicts = vec![verdict];
         verdicts.extend(self.groups(now, checks, views));
         verdicts
@@ -209,6 +264,7 @@ impl Checks {
                 *deadline += late;
             }
         }
+        self.arm_all();
     }
 
     /// What this check asks is new: what it said so far, and what is out, says nothing. It has to pass `rise` times
@@ -229,6 +285,8 @@ impl Checks {
         }
         let again = |at| schedule.last_start.map_or(at, |start: Instant| now.max(start + schedule.pace(check, view)));
         schedule.next_start = schedule.next_start.map(|_| again(now));
+        self.arm(id);
+        self.stale_groups(id);
         // Members stand before their group: this ends.
         for member in check.probe.members().filter(|member| *member < id) {
             self.forget(member, now, checks, views);
@@ -247,15 +305,16 @@ impl Checks {
     }
 
     /// What the groups are now, where that is another than before. Members stand before their groups, so one pass does.
-    fn groups(&self, now: Instant, checks: &[Check], views: &mut [CheckView]) -> Vec<Verdict> {
+    fn groups(&mut self, now: Instant, checks: &[Check], views: &mut [CheckView]) -> Vec<Verdict> {
         let mut verdicts = Vec::new();
-        for (id, check) in (0..).map(CheckId).zip(checks) {
-            let Probe::Group(group) = &check.probe else { continue };
+        while let Some(id) = self.stale.pop_first() {
+            let Some(Check { probe: Probe::Group(group), .. }) = checks.get(usize::from(id.0)) else { continue };
             let (state, clean) = group::judge(group, views);
             let Some(view) = views.get(usize::from(id.0)).filter(|view| (view.state, view.clean) != (state, clean))
             else {
                 continue;
             };
+            self.stale.extend(self.groups_of.get(usize::from(id.0)).into_iter().flatten());
             let changed = (view.state != state).then_some(state);
             let (why, event) = (group::why(group, checks, views), group::cause(group, views));
             if let Some(view) = views.get_mut(usize::from(id.0)) {
@@ -280,11 +339,6 @@ fn early(random: &mut ChaCha8Rng, jitter: Duration) -> Duration {
 impl Schedule {
     fn may_start(&self) -> Option<Instant> {
         self.next_start.filter(|_| self.out.len() < OUTSTANDING_MAX)
-    }
-
-    fn wake(&self, pause: Option<Instant>) -> Option<Instant> {
-        let start = self.may_start().map(|at| pause.map_or(at, |until| at.max(until)));
-        self.out.values().copied().chain(start).min()
     }
 
     fn disagrees(&self, view: &CheckView) -> bool {

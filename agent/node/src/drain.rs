@@ -1,7 +1,8 @@
 //! The operator's will: drain, undrain, stop.
 //!
 //! By its own choice a node leaves only if a fresh word says that another can serve (DESIGN section 4, 3): else the
-//! drain is refused by the interlock `last-node` or `peer-unknown`, unless that one is forced by name. Without a
+//! drain is refused by the interlock `last-node` or `peer-unknown`, unless that one is forced by name. Where the embedded
+//! balancer of another node would send flows elsewhere it is refused by `pool-differs`. Without a
 //! channel nothing can be known beforehand: the node resigns, and takes back what nobody took within one down time.
 
 use crate::io::{Answer, Output, Request};
@@ -21,6 +22,10 @@ use std::time::{Duration, Instant};
 pub const LAST_NODE: &str = "last-node";
 /// What the other nodes can do isn't known.
 pub const PEER_UNKNOWN: &str = "peer-unknown";
+/// The embedded balancer of another node has other services or backends: flows that move there would break.
+pub const POOL_DIFFERS: &str = "pool-differs";
+/// Those that can be forced.
+const INTERLOCKS: [&str; 3] = [LAST_NODE, PEER_UNKNOWN, POOL_DIFFERS];
 /// The agent stops already. Can't be forced.
 pub const STOPPING: &str = "stopping";
 
@@ -94,12 +99,11 @@ impl Node {
 
     fn on_drain(&mut self, now: Instant, token: u64, request: Request) {
         let Request::Drain { reason, who, at_unix_ms, deadline, force, dry_run } = request else { return };
-        let known = [LAST_NODE, PEER_UNKNOWN];
-        let unknown = force.iter().find(|name| !known.contains(&name.as_str()));
+        let unknown = force.iter().find(|name| !INTERLOCKS.contains(&name.as_str()));
         let refusal = if self.stop.is_some() {
             Some((STOPPING.to_owned(), "the agent stops already".to_owned()))
         } else if let Some(name) = unknown {
-            Some((name.clone(), format!("no interlock is called {name}: there are {}", known.join(" and "))))
+            Some((name.clone(), format!("no interlock is called {name}: there are {}", INTERLOCKS.join(", "))))
         } else {
             self.interlock(now, &force).map(|(name, why)| (name.to_owned(), why))
         };
@@ -121,8 +125,10 @@ impl Node {
             self.event(now, old.event, Kind::DrainEnded { who: old.who, how: "replaced".to_owned() });
         }
         let progress = self.prediction(now, &ours);
-        self.forced = !force.is_empty() && self.interlock(now, &[]).is_some()
-            || self.config.cluster.is_none() && force.iter().any(|name| name == LAST_NODE);
+        // Who doesn't mind that flows break doesn't want the VIP to be left to nobody.
+        let alone = self.interlock(now, &[POOL_DIFFERS.to_owned()]).is_some();
+        self.forced =
+            !force.is_empty() && alone || self.config.cluster.is_none() && force.iter().any(|name| name == LAST_NODE);
         let (intent_who, intent_reason) = (who.clone(), reason.clone());
         self.intents.drain = Some(DrainIntent {
             who: intent_who,
@@ -177,7 +183,21 @@ impl Node {
                 return Some((interlock, why));
             }
         }
-        None
+        self.pool_differs(now).filter(|(interlock, _)| !force.iter().any(|forced| forced == interlock))
+    }
+
+    /// A peer with other tables, if flows would go to it. They live on where every node gives them the same backend.
+    fn pool_differs(&self, now: Instant) -> Option<(&'static str, String)> {
+        let (pools, balancer) = (self.pools.as_ref()?, self.nft_balancer()?);
+        let here = |id: &crate::config::VipId| self.view(*id).state == State::Active || self.anycast_here(*id);
+        let moves = |id: &crate::config::VipId| self.vip_config(*id).balancers.contains(&balancer) && here(id);
+        let moved: Vec<crate::config::VipId> = self.ids().filter(moves).collect();
+        let peers = self.config.cluster.iter().flat_map(|cluster| &cluster.peers).zip(&self.world.peers);
+        let other = |view: &crate::world::PeerView| view.pool.is_some_and(|theirs| theirs != pools.fingerprint());
+        let takes = |view: &crate::world::PeerView| moved.iter().any(|id| view.vip(*id, now).is_some());
+        let (peer, _) = peers.into_iter().find(|(_, view)| other(view) && takes(view))?;
+        let why = format!("{} balances with other services or backends than this node: flows would break", peer.name);
+        (!mutants::off("interlock-pool-differs")).then_some((POOL_DIFFERS, why))
     }
 
     /// VIPs that are Active here or on their way out.

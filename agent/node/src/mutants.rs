@@ -4,8 +4,9 @@
 //! `with_off` on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of the node's guards; the keeper's are in [`crate::keeper::mutants`].
-pub const NAMES: [&str; 27] = [
+pub const NAMES: [&str; 33] = [
     "interlock-last-node",
+    "interlock-pool-differs",
     "fresh-claim-only",
     "shared-vips-only",
     "scrub-only-marked",
@@ -21,9 +22,12 @@ pub const NAMES: [&str; 27] = [
     "address-before-route",
     "conntrack-loss",
     "conntrack-hysteresis",
+    "conntrack-sum",
     "saturated-stays",
+    "full-beats-dead",
     "saturated-works",
     "hung-without-checks",
+    "refused-is-not-hung",
     "sick-compares",
     "poor-margin",
     "poor-leaves",
@@ -32,6 +36,8 @@ pub const NAMES: [&str; 27] = [
     "stands-behind",
     "conntrack-defers",
     "hold-down",
+    "hold-down-served",
+    "group-members-ask",
 ];
 
 /// Whether the guard of this name is switched off.

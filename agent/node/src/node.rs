@@ -7,7 +7,7 @@
 use crate::bgp;
 use crate::bgp::speakers::Speakers;
 use crate::checks::Checks;
-use crate::config::{BalancerId, CheckId, Config, VipId};
+use crate::config::{BalancerId, Config, VipId};
 use crate::conntrack::Watch;
 use crate::decide::{Plan, decide, managed};
 use crate::diff::Actual;
@@ -15,6 +15,7 @@ use crate::drain::{Drain, Intents, Stop};
 use crate::io::{Boot, Input, Output, Request};
 use crate::journal::{Journal, Kind};
 use crate::legs::LegIndex;
+use crate::plane::Asking;
 use crate::pool::Pools;
 use crate::refused::Refused;
 use crate::schedule::{Dirty, Schedule, Units};
@@ -54,7 +55,7 @@ pub struct Node {
     pub(crate) former_table: Option<crate::pool::Kernel>,
     pub(crate) conntrack: Watch,
     /// By [`crate::config::BalancerId`]: the checks that ask it.
-    pub(crate) asking: Vec<Vec<CheckId>>,
+    pub(crate) asking: Vec<Vec<Asking>>,
     /// A check that asks a balancer ended otherwise than before.
     pub(crate) judge_due: bool,
     /// How long this node last stood still, and until when.
@@ -494,7 +495,7 @@ fn shortest_down(vip: &crate::config::Vip) -> Duration {
 const ANYCAST_STALL: Duration = Duration::from_millis(300);
 const IDLE: Duration = Duration::from_millis(500);
 
-fn asking(config: &Config) -> Vec<Vec<CheckId>> {
+fn asking(config: &Config) -> Vec<Vec<Asking>> {
     let ids = (0..).map(BalancerId).zip(&config.balancers).map(|(id, _)| id);
     ids.map(|id| crate::plane::checks_of(config, id)).collect()
 }

@@ -9,6 +9,7 @@ use crate::journal::Kind;
 use crate::kernel::{Route, Rule, Vmac};
 use crate::mutants;
 use crate::node::Node;
+use crate::plane::leaves;
 use crate::world::{CheckState, Fault, FaultKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -351,6 +352,9 @@ impl Node {
             if self.config.checks.get(usize::from(id.0)).is_some_and(|check| !check.shared) {
                 self.checks.forget(id, now, &self.config.checks, &mut self.world.checks);
                 self.note_result(now, id, None);
+                let mut members = Vec::new();
+                leaves(&self.config, id, &mut |member, _| members.push(member));
+                members.into_iter().filter(|member| *member != id).for_each(|id| self.note_result(now, id, None));
             }
         }
         for id in self.ids() {

@@ -1,27 +1,52 @@
-//! Which units have something to do, so that a turn looks at these and not at all of them.
+//! Which units (or checks) have something to do, so that a turn looks at these and not at all of them.
 
-use crate::config::VipId;
+use crate::config::{CheckId, VipId};
 use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::time::Instant;
 
-/// A deadline per unit, and which comes first.
-#[derive(Debug, Default)]
-pub(crate) struct Schedule {
-    /// By [`VipId`].
-    at: Vec<Option<Instant>>,
-    order: BTreeSet<(Instant, VipId)>,
+/// What a deadline is of.
+pub(crate) trait Slot: Copy + Ord {
+    /// None comes after it.
+    const LAST: Self;
+
+    /// Its place in a list of all.
+    fn index(self) -> usize;
 }
 
-impl Schedule {
+impl Slot for VipId {
+    const LAST: Self = Self(u16::MAX);
+
+    fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+impl Slot for CheckId {
+    const LAST: Self = Self(u16::MAX);
+
+    fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// A deadline per unit, and which comes first.
+#[derive(Debug, Default)]
+pub(crate) struct Schedule<Id = VipId> {
+    /// By id.
+    at: Vec<Option<Instant>>,
+    order: BTreeSet<(Instant, Id)>,
+}
+
+impl<Id: Slot> Schedule<Id> {
     /// Nothing armed, for so many units.
     pub(crate) fn new(units: usize) -> Self {
         Self { at: vec![None; units], order: BTreeSet::new() }
     }
 
     /// Arms, re-arms or disarms a unit.
-    pub(crate) fn set(&mut self, id: VipId, at: Option<Instant>) {
-        let Some(armed) = self.at.get_mut(usize::from(id.0)).filter(|armed| **armed != at) else { return };
+    pub(crate) fn set(&mut self, id: Id, at: Option<Instant>) {
+        let Some(armed) = self.at.get_mut(id.index()).filter(|armed| **armed != at) else { return };
         if let Some(old) = std::mem::replace(armed, at) {
             self.order.remove(&(old, id));
         }
@@ -36,13 +61,13 @@ impl Schedule {
     }
 
     /// Units whose deadline is after `now` and not after `until`, the earliest first.
-    pub(crate) fn soon(&self, now: Instant, until: Instant) -> impl Iterator<Item = VipId> {
-        let later = (Bound::Excluded((now, VipId(u16::MAX))), Bound::Included((until.max(now), VipId(u16::MAX))));
+    pub(crate) fn soon(&self, now: Instant, until: Instant) -> impl Iterator<Item = Id> {
+        let later = (Bound::Excluded((now, Id::LAST)), Bound::Included((until.max(now), Id::LAST)));
         self.order.range(later).map(|(_, id)| *id)
     }
 
     /// Units whose deadline is not after `now`; they stay armed.
-    pub(crate) fn due(&self, now: Instant) -> impl Iterator<Item = VipId> {
+    pub(crate) fn due(&self, now: Instant) -> impl Iterator<Item = Id> {
         self.order.iter().take_while(move |(at, _)| *at <= now).map(|(_, id)| *id)
     }
 }
@@ -124,7 +149,7 @@ mod tests {
             #[allow(clippy::disallowed_methods, reason = "the origin of virtual time")]
             let origin = Instant::now();
             let time = |ms| origin + Duration::from_millis(ms);
-            let (mut schedule, mut model) = (Schedule::new(8), BTreeMap::new());
+            let (mut schedule, mut model) = (Schedule::<VipId>::new(8), BTreeMap::new());
             for (id, at) in sets {
                 schedule.set(VipId(id), at.map(time));
                 match at {

@@ -13,6 +13,7 @@ use crate::io::{Link, Output, SocketKey, Step};
 use crate::journal::Kind;
 use crate::kernel::Vmac;
 use crate::legs::LegIndex;
+use crate::mutants;
 use crate::node::Node;
 use crate::status::fitness_word;
 use crate::vip::VipRun;
@@ -279,7 +280,12 @@ impl Node {
         if let Some(path) = &plan.path {
             self.take_path(now, id, path);
         }
-        if let Some(leave) = plan.leave.filter(|_| self.run(id).router.state() == State::Active) {
+        let active = self.run(id).router.state() == State::Active;
+        let served = active && (self.run(id).served || plan.fitness == Fitness::Fit);
+        if self.run(id).served != served {
+            self.run_mut(id).served = served;
+        }
+        if let Some(leave) = plan.leave.filter(|_| active) {
             self.leave(now, id, leave, plan);
         }
         let state = self.run(id).router.state();
@@ -404,9 +410,9 @@ impl Node {
         if let Some(stop) = &self.stop {
             until = Some(until.map_or(stop.linger_until, |until| until.min(stop.linger_until)));
         }
-        // Who was unfit when it fell to it has nothing to lose.
-        let was_fit = self.run(id).fitness_since > self.view(id).since;
-        if !leave.planned && self.world.withheld.is_none() && plan.fitness == Fitness::Unfit && was_fit {
+        // To whom it fell while nothing well was known of it, and nothing well since, has nothing to lose.
+        let served = self.run(id).served || mutants::off("hold-down-served");
+        if !leave.planned && self.world.withheld.is_none() && plan.fitness == Fitness::Unfit && served {
             self.lost(now, id, event);
         }
         self.run_mut(id).cause = event;

@@ -39,6 +39,8 @@ pub(crate) struct VipRun {
     /// The same more exactly.
     pub standing: Standing,
     pub fitness_since: Instant,
+    /// This node has been fit since the unit came to it: it has something to lose.
+    pub served: bool,
     /// The journal entry of the last change of fitness.
     pub fitness_event: Option<u64>,
     /// The effective priority that was told last; 0: takes no part.
@@ -93,6 +95,7 @@ impl VipRun {
             fitness: Fitness::Unknown,
             standing: Standing::Bad,
             fitness_since: now,
+            served: false,
             fitness_event: None,
             priority: 0,
             cause: None,

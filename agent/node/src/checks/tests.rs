@@ -407,3 +407,86 @@ fn a_note_stands_until_a_result_comes_without_it() {
     assert_eq!(done(None, false), (false, ends), "a failure knows nothing of it");
     assert_eq!(done(None, true), (false, None), "renewed");
 }
+
+/// What all schedules together say, looked at one by one.
+fn earliest(checks: &Checks) -> Option<Instant> {
+    let wake = |schedule: &super::Schedule| {
+        let start = schedule.may_start().map(|at| checks.pause.map_or(at, |until| at.max(until)));
+        schedule.out.values().copied().chain(start).min()
+    };
+    checks.schedules.iter().filter_map(wake).min()
+}
+
+/// What each group would be if it were judged now, whatever else happened.
+fn groups_as_judged(bench: &Bench) -> Vec<(CheckState, bool)> {
+    let mut views = bench.views.clone();
+    let mut states = Vec::new();
+    for (at, check) in bench.config.iter().enumerate() {
+        if let Probe::Group(group) = &check.probe {
+            (views[at].state, views[at].clean) = super::group::judge(group, &views);
+            states.push((views[at].state, views[at].clean));
+        }
+    }
+    states
+}
+
+proptest! {
+    #[test]
+    fn a_turn_over_what_is_due_finds_what_one_over_all_would(
+        course in proptest::collection::vec((0..6_u16, 0..5_u8, 0..400_u64), 1..80),
+    ) {
+        let group = |members: &[u16], at_least| Check {
+            probe: Probe::Group(crate::config::Group {
+                members: members.iter().map(|n| crate::config::GroupMember { check: CheckId(*n), weight: 1 }).collect(),
+                at_least,
+            }),
+            ..check(500, 200)
+        };
+        let single = |n: u64| check(100 + 100 * n, 60 + 70 * n);
+        let mut bench = Bench::of(vec![
+            single(0), single(1), single(2), single(3), group(&[0, 1], 2), group(&[2, 4], 1), group(&[3, 5], 2),
+        ]);
+        let mut out = std::collections::BTreeMap::<u16, u64>::new();
+        for (n, what, wait) in course {
+            bench.now += ms(wait);
+            let (config, views, now) = (&bench.config, &mut bench.views, bench.now);
+            match what {
+                0 => bench.checks.stalled(ms(wait)),
+                1 => bench.checks.forget(CheckId(n), now, config, views),
+                2 | 3 => {
+                    if let Some(sequence) = out.remove(&n) {
+                        let failure = (what == 3).then(|| "refused".to_owned());
+                        bench.checks.done(now, CheckId(n), sequence, (failure, None), config, views);
+                    }
+                }
+                _ => {}
+            }
+            let (_, starts) = bench.checks.timer(now, config, views);
+            out.extend(starts.iter().map(|start| (start.check.0, start.sequence)));
+            prop_assert_eq!(bench.checks.poll_timeout(), earliest(&bench.checks));
+            let groups: Vec<_> = bench.views[4..].iter().map(|view| (view.state, view.clean)).collect();
+            prop_assert_eq!(groups, groups_as_judged(&bench));
+        }
+    }
+}
+
+/// Not a limit but a figure: what a turn of a node with so many checks costs.
+#[test]
+#[ignore = "a figure, for a machine that does nothing else"]
+fn the_cost_of_a_turn_with_a_thousand_checks() {
+    let mut bench = Bench::of(vec![check(500, 200); 1000]);
+    let (mut turns, mut results) = (0_u32, 0_u32);
+    #[allow(clippy::disallowed_methods, reason = "the cost on this machine")]
+    let clock = Instant::now();
+    while bench.now - bench.start < Duration::from_secs(20) {
+        let (_, _, starts) = bench.next();
+        turns += 1;
+        for Start { check, sequence, .. } in starts {
+            let (config, views) = (&bench.config, &mut bench.views);
+            bench.checks.done(bench.now, check, sequence, (None, None), config, views);
+            bench.checks.poll_timeout();
+            results += 1;
+        }
+    }
+    println!("{:?} for {turns} turns and {results} results", clock.elapsed());
+}

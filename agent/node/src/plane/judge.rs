@@ -3,14 +3,24 @@
 use super::{Sign, Verdict};
 use crate::config::{BalancerId, BalancerKind, Check, CheckId, Config, Probe};
 use crate::io::{Admin, BalancerState, Failure};
+use crate::mutants;
 use crate::world::{CheckState, World};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Checks that are named among the signs; of the others only the number is told.
 const NAMED: usize = 8;
 
-/// Whether what a check finds says something of a balancer.
+/// A check that asks a balancer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Asking {
+    pub check: CheckId,
+    /// What VIPs name that it counts for: itself, or groups. A member says nothing of the balancer while its group
+    /// doesn't mind.
+    named: BTreeSet<CheckId>,
+}
+
+/// Whether what a check finds by itself says something of a balancer.
 pub(crate) fn asks_balancer(check: &Check) -> bool {
     let asks = match check.probe {
         Probe::Http(_) | Probe::Tcp(_) | Probe::Tls(_) | Probe::Udp(_) | Probe::Unix(_) | Probe::Exec { .. } => true,
@@ -25,12 +35,39 @@ pub(crate) fn recovers(check: &Check) -> Duration {
     check.interval + check.timeout + check.fast_interval.max(check.timeout) * further
 }
 
-/// The checks that ask a balancer: of every VIP that it serves.
-pub(crate) fn checks_of(config: &Config, balancer: BalancerId) -> Vec<CheckId> {
+/// The checks behind one that a VIP names: itself, or of a group those that are members to the last.
+pub(crate) fn leaves<'c>(config: &'c Config, id: CheckId, each: &mut impl FnMut(CheckId, &'c Check)) {
+    let Some(check) = config.checks.get(usize::from(id.0)) else { return };
+    if !matches!(check.probe, Probe::Group(_)) {
+        return each(id, check);
+    }
+    // Members stand before their group: this ends.
+    check.probe.members().filter(|member| *member < id).for_each(|member| leaves(config, member, each));
+}
+
+/// Whether a check that a VIP names asks its balancer: by itself, or by a member.
+pub(crate) fn asks(config: &Config, id: CheckId) -> bool {
+    let mut asks = false;
+    leaves(config, id, &mut |_, check| asks |= asks_balancer(check));
+    asks && config.checks.get(usize::from(id.0)).is_some_and(|check| !check.shared)
+}
+
+/// The checks that ask a balancer, in order: of every VIP that it serves, and the members of its groups.
+pub(crate) fn checks_of(config: &Config, balancer: BalancerId) -> Vec<Asking> {
+    let mut asking: BTreeMap<CheckId, BTreeSet<CheckId>> = BTreeMap::new();
     let vips = config.vips.iter().filter(|vip| vip.balancers.contains(&balancer));
-    let checks: BTreeSet<CheckId> = vips.flat_map(|vip| vip.checks.iter().copied()).collect();
-    let asks = |id: &CheckId| config.checks.get(usize::from(id.0)).is_some_and(asks_balancer);
-    checks.into_iter().filter(asks).collect()
+    for named in vips.flat_map(|vip| vip.checks.iter().copied()) {
+        if config.checks.get(usize::from(named.0)).is_some_and(|check| check.shared) {
+            continue;
+        }
+        leaves(config, named, &mut |id, check| {
+            let group = id != named;
+            if asks_balancer(check) && !(group && mutants::off("group-members-ask")) {
+                asking.entry(id).or_default().insert(named);
+            }
+        });
+    }
+    asking.into_iter().map(|(check, named)| Asking { check, named }).collect()
 }
 
 /// The verdict on a balancer and the signs that it rests on, the weightiest first. `checks`: as [`checks_of`] gives.
@@ -39,7 +76,7 @@ pub(crate) fn judge(
     world: &World,
     now: Instant,
     id: BalancerId,
-    checks: &[CheckId],
+    checks: &[Asking],
 ) -> (Verdict, Vec<Sign>) {
     let Some(view) = world.balancers.get(usize::from(id.0)) else { return (Verdict::Unknown, Vec::new()) };
     match &view.state {
@@ -48,10 +85,15 @@ pub(crate) fn judge(
         BalancerState::Alive { .. } => {}
     }
     let mut signs = Vec::new();
-    let (mut mute, mut answered, mut unknown, mut more) = (false, false, false, 0);
-    for id in checks {
-        let index = usize::from(id.0);
+    // `mute`: it doesn't answer; `silent`: though somebody may be there.
+    let (mut mute, mut silent, mut answered, mut unknown, mut more) = (false, false, false, false, 0);
+    let state = |id: &CheckId| world.checks.get(usize::from(id.0)).map(|view| view.state);
+    for Asking { check, named } in checks {
+        let index = usize::from(check.0);
         let (Some(check), Some(seen)) = (config.checks.get(index), world.checks.get(index)) else { continue };
+        if !named.iter().any(|named| state(named) == Some(seen.state)) {
+            continue;
+        }
         let sign: fn(String) -> Sign =
             match (seen.state, world.failing.get(index).and_then(|f| f.as_ref()).map(|f| f.how)) {
                 (CheckState::Failed, Some(Failure::Answered)) => {
@@ -59,12 +101,17 @@ pub(crate) fn judge(
                     Sign::CheckAnswered
                 }
                 (CheckState::Failed, Some(Failure::Silent)) => {
-                    mute = true;
+                    (mute, silent) = (true, true);
                     Sign::CheckSilent
                 }
+                // An idle process spends no time either: who doesn't listen any more needn't hang.
+                (CheckState::Failed, Some(Failure::Refused)) => {
+                    (mute, silent) = (true, silent || mutants::off("refused-is-not-hung"));
+                    Sign::CheckFails
+                }
                 // It has begun to pass again, and hasn't passed often enough: what it failed by before.
-                (CheckState::Failed, Some(Failure::Refused | Failure::Other) | None) => {
-                    mute = true;
+                (CheckState::Failed, Some(Failure::Other) | None) => {
+                    (mute, silent) = (true, true);
                     Sign::CheckFails
                 }
                 (CheckState::Unknown, _) => {
@@ -98,7 +145,7 @@ pub(crate) fn judge(
         Admin::Answers { took } if mute || answered => signs.push(Sign::AdminAnswers(*took)),
         Admin::Answers { .. } | Admin::NotConfigured => {}
     }
-    let stuck = plane.no_progress().filter(|sign| *sign == Sign::Stopped || plane.says_nothing() && mute);
+    let stuck = plane.no_progress().filter(|sign| *sign == Sign::Stopped || plane.says_nothing() && silent);
     let full: Vec<Sign> = plane.full().collect();
     // nginx answers for itself through the workers that are full.
     let same = config.balancers.get(usize::from(id.0)).is_some_and(|b| b.kind == BalancerKind::Nginx);
@@ -134,7 +181,7 @@ pub(crate) fn judge(
         signs.push(Sign::Reloads(report.reload.old.len()));
     }
     // Without a check the looks must do; one that has a check waits for its `fall`.
-    let hung = if checks.is_empty() { plane.hangs_by_looks() } else { mute && hangs };
+    let hung = if checks.is_empty() { plane.hangs_by_looks() } else { silent && hangs };
     let verdict = if hung {
         Verdict::Hung
     } else if mute && !saturated {

@@ -16,6 +16,8 @@
 //! A check that asks several VIPs' balancer belongs to it as a whole for the verdict, and to the VIP that names it for
 //! what follows: a page that fails on one VIP moves that one.
 //!
+//! A group asks it by its members: those that fail count once the group fails, as if the VIP named them.
+//!
 //! - `view` keeps what looks at a balancer gave; `evidence` is what a verdict rests on, typed and with its age;
 //!   `judge` makes the one of the other, as a pure function.
 //! - `standing` says how well a node would serve a VIP ([`Standing`]) and what a holder does that serves badly.
@@ -33,7 +35,7 @@ mod view;
 pub use evidence::{Evidence, Sign};
 pub(crate) use hold_down::HoldDown;
 pub use holdfast_statesync::message::{Standing, Verdict};
-pub(crate) use judge::{asks_balancer, checks_of, judge, recovers};
+pub(crate) use judge::{Asking, checks_of, judge, leaves, recovers};
 pub use view::PlaneView;
 
 use std::time::Instant;

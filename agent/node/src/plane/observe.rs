@@ -1,6 +1,6 @@
 //! Looks at balancers, results of checks and the connection table become observations, and these verdicts.
 
-use super::{Evidence, PlaneView, Verdict, judge};
+use super::{Asking, Evidence, PlaneView, Verdict, judge};
 use crate::config::{BalancerId, BalancerKind, CheckId, VipId};
 use crate::io::{BalancerState, Failure, OLD_WORKERS_MAX, Output, PlaneReport, age_ms};
 use crate::journal::Kind;
@@ -43,7 +43,7 @@ impl Node {
         let (begins, changed) =
             (before.is_none() && failing.is_some(), before.map(|f| f.how) != failing.map(|f| f.how));
         for balancer in (0..).map(BalancerId).take(self.asking.len()) {
-            let asks = |checks: &Vec<CheckId>| checks.binary_search(&id).is_ok();
+            let asks = |checks: &Vec<Asking>| checks.binary_search_by_key(&id, |asking| asking.check).is_ok();
             if !self.asking.get(usize::from(balancer.0)).is_some_and(asks) {
                 continue;
             }
@@ -64,7 +64,7 @@ impl Node {
     pub(crate) fn judge_balancer(&mut self, now: Instant, id: BalancerId) {
         let Some(checks) = self.asking.get(usize::from(id.0)) else { return };
         let (verdict, signs) = judge(&self.config, &self.world, now, id, checks);
-        let because = checks.iter().filter_map(|c| self.world.checks.get(usize::from(c.0))?.event).max();
+        let because = checks.iter().filter_map(|c| self.world.checks.get(usize::from(c.check.0))?.event).max();
         let Some(view) = self.world.balancers.get_mut(usize::from(id.0)) else { return };
         let old = std::mem::take(&mut view.judged.evidence);
         let since = |sign: &_| old.iter().find(|e| e.sign.same_kind(sign)).map_or(now, |e| e.since);

@@ -1,6 +1,7 @@
 //! How well this node would serve a VIP, and what a holder does that serves badly.
 
-use super::{Standing, Verdict, asks_balancer, recovers};
+use super::judge::{asks, asks_balancer, leaves, recovers};
+use super::{Standing, Verdict};
 use crate::config::{BalancerId, Check, CheckId, Config, VipId};
 use crate::decide::{Judge, LEAST, Leave, Participation};
 use crate::io::{BalancerState, Failure};
@@ -97,10 +98,24 @@ fn pool_settles(judged: &Judged) -> Option<Instant> {
     judged.since(|sign| matches!(sign, Sign::NoBackend(_))).map(|since| since + POOL_MARGIN)
 }
 
-/// A peer that asks the same in the same way has found the same by then, if it is there to be found.
+/// A peer that asks the same in the same way has found the same by then, if it is there to be found. Of a group: all
+/// that makes it fail.
 fn check_settles(config: &Config, world: &World, id: CheckId) -> Option<Instant> {
-    let (check, failing) = (config.checks.get(usize::from(id.0))?, world.failing.get(usize::from(id.0))?.as_ref()?);
-    Some(failing.since + check.interval + check.timeout + TOLD)
+    let mut settles = None;
+    leaves(config, id, &mut |id, check| {
+        let failing = world.failing.get(usize::from(id.0)).and_then(|failing| failing.as_ref());
+        settles = settles.max(failing.map(|failing| failing.since + check.interval + check.timeout + TOLD));
+    });
+    settles
+}
+
+/// Why a check that fails doesn't mean that a VIP can't be served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Excuse {
+    /// What it comes to, the verdict on the balancer has told already.
+    Told,
+    /// It is served badly.
+    Poor,
 }
 
 /// What is found out about one VIP, bit by bit.
@@ -220,7 +235,7 @@ impl Judge<'_> {
             }
         }
         let verdict = view.judged.verdict;
-        let asked = |id: &CheckId| self.config.checks.get(usize::from(id.0)).is_some_and(asks_balancer);
+        let asked = |id: &CheckId| asks(self.config, *id);
         let fails = |id: &CheckId| {
             asked(id) && self.world.checks.get(usize::from(id.0)).is_some_and(|c| c.state == CheckState::Failed)
         };
@@ -249,13 +264,12 @@ impl Judge<'_> {
             }
             CheckState::Failed if check.shared => reasons.push(Reason::SharedCheckFailed(name())),
             CheckState::Failed => {
-                match self.explained(id, check, holder) {
+                match self.excuse(id, check, holder) {
                     None => found.unfit = true,
-                    Some(Verdict::Sick) => {
+                    Some(Excuse::Poor) => {
                         found.poor(check_settles(self.config, self.world, id).unwrap_or(self.now));
                     }
-                    // What the verdict itself brings was found already.
-                    Some(_) => {}
+                    Some(Excuse::Told) => {}
                 }
                 reasons.push(Reason::CheckFailed(name()));
             }
@@ -267,21 +281,44 @@ impl Judge<'_> {
         }
     }
 
-    /// A check fails because of something that is less than not being able to serve. `None`: nothing says so.
-    fn explained(&self, id: CheckId, check: &Check, holder: bool) -> Option<Verdict> {
+    /// A check fails because of something that is less than not being able to serve. `None`: nothing says so. A group
+    /// is excused when each member is that fails.
+    fn excuse(&self, id: CheckId, check: &Check, holder: bool) -> Option<Excuse> {
+        if check.shared {
+            return None;
+        }
+        let (mut all, mut excuse) = (true, None);
+        leaves(self.config, id, &mut |id, check| {
+            if self.world.checks.get(usize::from(id.0)).is_none_or(|view| view.state != CheckState::Failed) {
+                return;
+            }
+            let own = self.excuse_alone(id, check, holder);
+            all &= own.is_some();
+            excuse = excuse.max(own);
+        });
+        excuse.filter(|_| all)
+    }
+
+    fn excuse_alone(&self, id: CheckId, check: &Check, holder: bool) -> Option<Excuse> {
         if !asks_balancer(check) {
             return None;
         }
         let how = self.world.failing.get(usize::from(id.0))?.as_ref()?.how;
         let verdicts = self.vip.balancers.iter().filter_map(|id| self.world.balancers.get(usize::from(id.0)));
-        let explain = |verdict: Verdict| match (verdict, how) {
-            // A full one is asked in vain and serves all the same. One that holds nothing has no such excuse,
-            // and nobody has it who doesn't listen any more.
-            (Verdict::Saturated, Failure::Silent | Failure::Other) => holder && !mutants::off("saturated-stays"),
-            (Verdict::Sick | Verdict::PoolEmpty, Failure::Answered) => !mutants::off("sick-compares"),
-            _ => false,
+        let excuse = |verdict: Verdict| match (verdict, how) {
+            // A full one is asked in vain and serves all the same. Nobody has that excuse who doesn't listen any more.
+            (Verdict::Saturated, Failure::Silent | Failure::Other) if holder => {
+                (!mutants::off("saturated-stays")).then_some(Excuse::Told)
+            }
+            // One that holds nothing can't show that it serves: better than one that doesn't, and no more.
+            (Verdict::Saturated, Failure::Silent | Failure::Other) => {
+                (!mutants::off("full-beats-dead")).then_some(Excuse::Poor)
+            }
+            (Verdict::Sick, Failure::Answered) => (!mutants::off("sick-compares")).then_some(Excuse::Poor),
+            (Verdict::PoolEmpty, Failure::Answered) => (!mutants::off("sick-compares")).then_some(Excuse::Told),
+            _ => None,
         };
-        verdicts.map(|view| view.judged.verdict).find(|verdict| explain(*verdict))
+        verdicts.filter_map(|view| excuse(view.judged.verdict)).max()
     }
 
     /// Whether there is room for more here, and trust that it stays.

@@ -3,7 +3,7 @@
 
 use super::lab::*;
 #[cfg(feature = "mutants")]
-use super::planes;
+use super::{interlocks, plane_groups, planes};
 use crate::config::{Damping, Partition};
 use crate::drain::{LAST_NODE, PEER_UNKNOWN};
 use crate::io::Answer;
@@ -223,6 +223,7 @@ fn an_owner_probes_before_it_yields() {
 fn each_scenario_fails_without_its_guard() {
     let scenarios: [(&str, Scenario); 25] = [
         ("interlock-last-node", last_node_refuses),
+        ("interlock-pool-differs", interlocks::a_drain_to_another_table_is_refused),
         ("fresh-claim-only", stale_word_refuses),
         ("shared-vips-only", only_shared_vips_are_touched),
         ("scrub-only-marked", only_marked_leftovers_are_scrubbed),
@@ -237,8 +238,10 @@ fn each_scenario_fails_without_its_guard() {
         ("bgp-settle", an_owner_without_routers_is_preempted),
         ("address-before-route", the_route_waits_for_its_address),
         ("saturated-stays", planes::a_full_owner_stays),
+        ("full-beats-dead", planes::a_dead_one_leaves_for_one_that_is_full),
         ("saturated-works", planes::a_stopped_one_is_not_full),
         ("hung-without-checks", planes::looks_alone_tell_that_it_hangs),
+        ("refused-is-not-hung", planes::who_does_not_listen_does_not_hang),
         ("sick-compares", planes::a_sick_owner_that_hears_of_nobody_stays),
         ("poor-margin", planes::what_all_share_moves_nothing),
         ("poor-leaves", planes::a_sick_owner_leaves_for_a_better_one),
@@ -247,12 +250,14 @@ fn each_scenario_fails_without_its_guard() {
         ("stands-behind", planes::an_unsupervised_one_lets_others_go_first),
         ("conntrack-defers", planes::a_full_table_lets_others_go_first),
         ("hold-down", planes::who_lost_it_often_lets_others_go_first),
+        ("hold-down-served", planes::who_never_served_loses_nothing),
+        ("group-members-ask", plane_groups::members_tell_that_it_hangs),
     ];
     for (guard, scenario) in scenarios {
         assert!(crate::mutants::with_off(guard, scenario).is_err(), "passes without {guard}");
     }
     // Those of the connection table's watch are tested beside it.
-    let elsewhere = |guard: &&str| !matches!(*guard, "conntrack-loss" | "conntrack-hysteresis");
+    let elsewhere = |guard: &&str| !guard.starts_with("conntrack-") || **guard == *"conntrack-defers";
     let tested: Vec<&str> = scenarios.iter().map(|(guard, _)| *guard).collect();
     let named: Vec<&str> = crate::mutants::NAMES.into_iter().filter(elsewhere).collect();
     assert_eq!(tested, named);

@@ -67,6 +67,19 @@ pub(crate) fn a_full_owner_stays() -> Outcome {
     expect("but says so", lab.has(0, |k| matches!(k, Kind::BalancerVerdict { to, .. } if to == "saturated")))
 }
 
+pub(crate) fn a_dead_one_leaves_for_one_that_is_full() -> Outcome {
+    let mut lab = looked_at(&[254, 253]);
+    lab.hosts[1].plane = Some(full());
+    lab.hosts[1].probes = Probes::Silent;
+    lab.looking(ms(2_000));
+    expect("it can't show that it serves", standing(&lab, 1) == Standing::Poor)?;
+    lab.kill_balancer(0);
+    lab.looking(ms(500));
+    expect("but it may", lab.owners() == [1] && standing(&lab, 1) == Standing::Full)?;
+    lab.looking(ms(10_000));
+    expect("and keeps it", lab.owners() == [1] && resigned(&lab, 1) == 0)
+}
+
 pub(crate) fn a_stopped_one_is_not_full() -> Outcome {
     let mut lab = looked_at(&[254, 253]);
     // The kernel goes on to accept for a stopped process, until the backlog is full.
@@ -87,6 +100,27 @@ pub(crate) fn looks_alone_tell_that_it_hangs() -> Outcome {
     expect("two looks are too few", lab.owners() == [0])?;
     lab.looking(ms(1_500));
     expect("three are enough", lab.owners() == [1])
+}
+
+pub(crate) fn who_does_not_listen_does_not_hang() -> Outcome {
+    let mut lab = looked_at(&[254, 253]);
+    // A process that is nothing but a process: idle, it spends no time, and there is nobody else to ask.
+    lab.hosts[0].plane = Some(PlaneReport { admin: Admin::NotConfigured, cpu_ticks: None, ..answers() });
+    lab.looking(ms(1_000));
+    let idle = PlaneReport { admin: Admin::NotConfigured, cpu_ticks: Some(7), ..answers() };
+    lab.hosts[0].probes = Probes::Bad;
+    for _ in 0..4 {
+        lab.feed(0, Input::Plane { balancer: crate::config::BalancerId(0), report: idle.clone() });
+        lab.hosts[0].plane = None;
+        lab.run(ms(250));
+    }
+    expect("it fails", verdict(&lab, 0) == Verdict::Failing && lab.owners() == [1])?;
+    // One that is there and says nothing hangs.
+    lab.hosts[0].probes = Probes::Silent;
+    lab.run(ms(500));
+    lab.feed(0, Input::Plane { balancer: crate::config::BalancerId(0), report: idle });
+    lab.run(ms(500));
+    expect("now it hangs", verdict(&lab, 0) == Verdict::Hung)
 }
 
 pub(crate) fn a_sick_owner_that_hears_of_nobody_stays() -> Outcome {
@@ -215,12 +249,31 @@ pub(crate) fn who_lost_it_often_lets_others_go_first() -> Outcome {
     expect("for a while", lab.owners() == [0])
 }
 
+pub(crate) fn who_never_served_loses_nothing() -> Outcome {
+    let mut lab = looked_at(&[254, 253]);
+    for _ in 0..3 {
+        let why = "its pidfile isn't there".to_owned();
+        lab.balancer(1, BalancerState::Unknown { why });
+        lab.looking(ms(200));
+        lab.crash(0);
+        lab.looking(ms(3_000));
+        expect("it falls to one that doesn't know whether it can", lab.owners() == [1])?;
+        lab.kill_balancer(1);
+        lab.start(0);
+        lab.looking(ms(3_000));
+        expect("and goes home", lab.owners() == [0])?;
+    }
+    expect("that was no loss", lab.node(1).status(lab.now).vips[0].hold_down.is_none())
+}
+
 #[test]
 fn each_scenario_holds_with_its_guard() {
-    let scenarios: [Scenario; 11] = [
+    let scenarios: [Scenario; 14] = [
         ("saturated-stays", a_full_owner_stays),
+        ("full-beats-dead", a_dead_one_leaves_for_one_that_is_full),
         ("saturated-works", a_stopped_one_is_not_full),
         ("hung-without-checks", looks_alone_tell_that_it_hangs),
+        ("refused-is-not-hung", who_does_not_listen_does_not_hang),
         ("sick-compares", a_sick_owner_that_hears_of_nobody_stays),
         ("poor-margin", what_all_share_moves_nothing),
         ("poor-leaves", a_sick_owner_leaves_for_a_better_one),
@@ -229,6 +282,7 @@ fn each_scenario_holds_with_its_guard() {
         ("stands-behind", an_unsupervised_one_lets_others_go_first),
         ("conntrack-defers", a_full_table_lets_others_go_first),
         ("hold-down", who_lost_it_often_lets_others_go_first),
+        ("hold-down-served", who_never_served_loses_nothing),
     ];
     let failed: Vec<_> = scenarios.iter().filter_map(|(name, run)| run().err().map(|why| (*name, why))).collect();
     assert!(failed.is_empty(), "{failed:?}");
