@@ -4,15 +4,18 @@
 use crate::checker::VERDICTS;
 use crate::cluster::{Cluster, Options, PeerOptions, Shape, TrackOptions};
 use crate::coverage::Coverage;
-use crate::host::Plane;
 use crate::net::{Path, WIRES, Wire};
+use crate::plane::{Looks, Plane};
 use crate::rng::SimRng;
 use crate::verbs::Forgery;
 use holdfast_node::config::{LastNode, Partition};
+use holdfast_node::plane::Standing;
 use std::time::Duration;
 
 /// Virtual time in which faults are made.
 const FAULTY: Duration = Duration::from_secs(50);
+/// What a balancer that serves badly is given before it is left, and until it was found out.
+const MARGIN: Duration = Duration::from_millis(5500);
 /// Virtual time of a run at least.
 const RUN: Duration = Duration::from_secs(60);
 /// After it is agreed who owns the VIP: the best one must have it within this …
@@ -38,6 +41,10 @@ pub const WANTED: &[&str] = &[
     "made: weighted track",
     "made: partition gateway",
     "made: partition neither",
+    "made: balancers that nobody looks at",
+    "made: balancers without an admin side",
+    "made: balancers that are asked",
+    "made: check group",
     "made: plain peer",
     "made: plain peer with the other checksum",
     "made: 10 ms",
@@ -45,6 +52,17 @@ pub const WANTED: &[&str] = &[
     "made: 5 hosts",
     "fault: balancer dead",
     "fault: balancer hung",
+    "fault: balancer stopped",
+    "fault: balancer doesn't listen",
+    "fault: balancer full",
+    "fault: balancer sick",
+    "fault: pool empty",
+    "fault: balancer reloads",
+    "fault: balancer leaves",
+    "fault: balancer unsupervised",
+    "fault: something shared fails",
+    "fault: every pool empty",
+    "fault: connection table full",
     "fault: cut both ways",
     "fault: cut one way",
     "fault: channel cut",
@@ -72,6 +90,8 @@ pub const WANTED: &[&str] = &[
     "left: one host drained",
     "left: one host down",
     "left: every host unfit",
+    "left: every balancer sick",
+    "left: every pool empty",
     "backup to active: the owner fell silent",
     "backup to active: the owner resigned",
     "backup to active: handed over",
@@ -90,6 +110,10 @@ pub const WANTED: &[&str] = &[
     "probe: nobody answered",
     "event: Reasserted",
     "event: FailOpen",
+    "event: HeldDown",
+    "event: BalancerVerdict",
+    "resigned: Bad, to somebody true",
+    "resigned: Poor, to somebody true",
     "event: Keep",
     "event: TakeNow",
     "event: Stalled",
@@ -174,6 +198,8 @@ fn draw(pick: &mut SimRng, seed: u64) -> Options {
         track,
         partition,
         last_node: if pick.chance(100) { LastNode::Withdraw } else { LastNode::Keep },
+        looks: one(pick, &[Looks::None, Looks::Processes, Looks::Whole, Looks::Whole, Looks::Whole]),
+        check_group: pick.chance(200),
         plain,
         seed,
     }
@@ -204,6 +230,10 @@ fn describe(options: &Options, coverage: &mut Coverage) {
     seen(options.track.is_some_and(|t| t.weight.is_some()) && !group, "made: weighted track");
     seen(options.partition == Partition::Gateway, "made: partition gateway");
     seen(options.partition == Partition::Neither, "made: partition neither");
+    seen(options.looks == Looks::None, "made: balancers that nobody looks at");
+    seen(options.looks == Looks::Processes, "made: balancers without an admin side");
+    seen(options.looks == Looks::Whole, "made: balancers that are asked");
+    seen(options.check_group, "made: check group");
     seen(options.plain.is_some(), "made: plain peer");
     seen(options.plain.is_some_and(|p| p.pseudo_header), "made: plain peer with the other checksum");
 }
@@ -213,7 +243,7 @@ fn fault(cluster: &mut Cluster, pick: &mut SimRng) {
     let j = (i + 1 + index(pick, cluster.hosts.len() - 1)) % cluster.hosts.len();
     let segment = if pick.chance(700) { 0 } else { 1 };
     let wire = Wire::Segment(segment);
-    let seen = match pick.below(40) {
+    let seen = match pick.below(56) {
         0 | 1 => {
             cluster.set_plane(i, Plane::Dead);
             "fault: balancer dead"
@@ -358,12 +388,49 @@ fn fault(cluster: &mut Cluster, pick: &mut SimRng) {
             cluster.forge(i, leg, forgery);
             "fault: forged advert"
         }
-        _ => {
+        39 => {
             cluster.replay();
             "fault: replayed datagram"
         }
+        40..=50 => plane_fault(cluster, pick, i),
+        51 | 52 => {
+            let full = pick.chance(500);
+            cluster.set_table(i, full);
+            "fault: connection table full"
+        }
+        _ => {
+            cluster.mend_planes();
+            "mended: balancers"
+        }
     };
     cluster.coverage.see(seen);
+}
+
+/// What is wrong with a balancer beside its death.
+fn plane_fault(cluster: &mut Cluster, pick: &mut SimRng, i: usize) -> &'static str {
+    let (plane, seen) = one(
+        pick,
+        &[
+            (Plane::Stopped, "fault: balancer stopped"),
+            (Plane::Closed, "fault: balancer doesn't listen"),
+            (Plane::Saturated, "fault: balancer full"),
+            (Plane::Saturated, "fault: balancer full"),
+            (Plane::Sick, "fault: balancer sick"),
+            (Plane::PoolEmpty, "fault: pool empty"),
+            (Plane::Reloading, "fault: balancer reloads"),
+            (Plane::Leaving, "fault: balancer leaves"),
+            (Plane::Unsupervised, "fault: balancer unsupervised"),
+            (Plane::Sick, "fault: something shared fails"),
+            (Plane::PoolEmpty, "fault: every pool empty"),
+        ],
+    );
+    match seen {
+        // All ask it, in their own time; a balancer finds out about its backends in its own.
+        "fault: something shared fails" => cluster.shared_failure(plane, Duration::ZERO),
+        "fault: every pool empty" => cluster.shared_failure(plane, ms(2000)),
+        _ => cluster.set_plane(i, plane),
+    }
+    seen
 }
 
 fn mend(cluster: &mut Cluster) {
@@ -379,13 +446,14 @@ fn mend(cluster: &mut Cluster) {
     if cluster.hosts.iter().any(|host| host.stopping) {
         cluster.run(ms(2100));
     }
+    cluster.mend_planes();
     for i in 0..cluster.hosts.len() {
         cluster.set_mute(i, false);
         for segment in 0..2 {
             cluster.set_carrier_of(i, segment, true);
             cluster.set_based(i, segment, true);
         }
-        cluster.set_plane(i, Plane::Alive);
+        cluster.set_table(i, false);
         cluster.start(i);
         cluster.undrain(i);
     }
@@ -394,10 +462,37 @@ fn mend(cluster: &mut Cluster) {
 /// What stays broken, so that not always the first host is the one.
 fn leave_broken(cluster: &mut Cluster, pick: &mut SimRng) {
     let i = index(pick, cluster.hosts.len());
-    let seen = match pick.below(10) {
+    let seen = match pick.below(16) {
         0 => {
             cluster.set_plane(i, Plane::Dead);
             "left: one host unfit"
+        }
+        6..=8 => {
+            let planes = [
+                (Plane::Hung, "left: one balancer hung"),
+                (Plane::Saturated, "left: one balancer full"),
+                (Plane::Sick, "left: one balancer sick"),
+                (Plane::PoolEmpty, "left: one pool empty"),
+                (Plane::Leaving, "left: one balancer leaving"),
+                (Plane::Unsupervised, "left: one balancer unsupervised"),
+            ];
+            let (plane, seen) = one(pick, &planes);
+            cluster.set_plane(i, plane);
+            seen
+        }
+        9 => {
+            cluster.shared_failure(Plane::Sick, Duration::ZERO);
+            cluster.run(ms(1));
+            "left: every balancer sick"
+        }
+        10 => {
+            cluster.shared_failure(Plane::PoolEmpty, ms(2000));
+            cluster.run(ms(2001));
+            "left: every pool empty"
+        }
+        11 => {
+            cluster.set_table(i, true);
+            "left: one connection table full"
         }
         1 => {
             cluster.run(ms(1500));
@@ -441,7 +536,10 @@ pub fn drain_with_reason(cluster: &mut Cluster, i: usize) -> &'static str {
 /// last it is the best one, and all others are silent.
 fn agree(cluster: &mut Cluster, seed: u64) {
     let options = cluster.options().clone();
-    let waits = VERDICTS + options.startup_delay + options.track.map_or(Duration::ZERO, |t| t.up_delay);
+    let mut waits = VERDICTS + options.startup_delay + options.track.map_or(Duration::ZERO, |t| t.up_delay);
+    if (0..cluster.hosts.len()).any(|i| cluster.hosts[i].plane.standing(options.looks) != Standing::Good) {
+        waits += MARGIN;
+    }
     cluster.run(waits + options.down_time() * 2);
     let faulty = |c: &Cluster| {
         let nodes = c.hosts.iter().filter_map(|host| host.node.as_ref());
@@ -458,7 +556,8 @@ fn agree(cluster: &mut Cluster, seed: u64) {
         cluster.coverage.see("settled: after a fault that a node found");
     }
     let living = |c: &Cluster| -> Vec<usize> { c.owners().into_iter().filter(|&i| c.hosts[i].runs()).collect() };
-    let (owners, candidates) = (living(cluster), cluster.candidates());
+    let (owners, mut candidates) = (living(cluster), cluster.candidates());
+    candidates.extend(owners.iter().copied().filter(|&i| cluster.is_left_alone(i)));
     if candidates.is_empty() {
         assert!(owners.len() <= 1, "seed {seed}: {owners:?} own it\n{options:?}\n{}", cluster.trace());
         return;

@@ -4,15 +4,18 @@
 
 use crate::checker::Checker;
 use crate::coverage::Coverage;
-use crate::host::{Host, Plane};
+use crate::host::Host;
 use crate::kernel::{Change, EVENT_DELAY, Kernel};
 use crate::net::{Net, Wire};
 use crate::options::{channel_address, config, name};
 use crate::peer::Act;
+use crate::plane::{Looks, POLL, Plane};
 use crate::rng::SimRng;
 use holdfast_node::Node;
 use holdfast_node::config::{BalancerId, CheckId, VipId};
-use holdfast_node::io::{BalancerState, CheckError, Input, Output, Packet, ProbeOutcome, SocketKey};
+use holdfast_node::io::{
+    BalancerState, CheckError, Failure, Input, Output, Packet, PlaneReport, ProbeOutcome, SocketKey,
+};
 use holdfast_vrrp::Family;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -45,17 +48,56 @@ pub(crate) struct OnWire {
 /// What is in the queue.
 #[derive(Debug, Clone)]
 pub(crate) enum Happening {
-    Wake { life: u64 },
-    Vrrp { segment: u8, packet: Rc<OnWire>, forged: bool },
-    Datagram { from: SocketAddr, bytes: Rc<Vec<u8>> },
+    Wake {
+        life: u64,
+    },
+    Vrrp {
+        segment: u8,
+        packet: Rc<OnWire>,
+        forged: bool,
+    },
+    Datagram {
+        from: SocketAddr,
+        bytes: Rc<Vec<u8>>,
+    },
     Kernel(Change),
-    Link { segment: u8 },
-    Unplugged { ifindex: u32 },
-    Based { segment: u8 },
-    Probed { life: u64, vip: VipId, target: IpAddr, outcome: ProbeOutcome },
-    Checked { life: u64, check: CheckId, sequence: u64, ok: bool },
+    Link {
+        segment: u8,
+    },
+    Unplugged {
+        ifindex: u32,
+    },
+    Based {
+        segment: u8,
+    },
+    Probed {
+        life: u64,
+        vip: VipId,
+        target: IpAddr,
+        outcome: ProbeOutcome,
+    },
+    Checked {
+        life: u64,
+        check: CheckId,
+        sequence: u64,
+        result: Result<(), Failure>,
+    },
     Expire,
     Plane,
+    /// The balancer becomes like this, by what all hosts share.
+    Becomes {
+        plane: Plane,
+        round: u64,
+    },
+    /// A look at the balancer is due.
+    Look {
+        life: u64,
+    },
+    /// What it found.
+    Looked {
+        life: u64,
+        report: Box<PlaneReport>,
+    },
 }
 
 impl Happening {
@@ -125,6 +167,8 @@ pub struct Cluster {
     pub(crate) token: u64,
     /// Datagrams seen on the channel's link, to be replayed.
     pub(crate) overheard: VecDeque<(usize, SocketAddr, Rc<Vec<u8>>)>,
+    /// How often something shared failed or was mended.
+    pub(crate) shared: u64,
     /// What broke while an output was carried out.
     pub(crate) broken: Option<String>,
 }
@@ -154,6 +198,8 @@ impl Cluster {
             paused_until: None,
             frozen_at: None,
             clock_stood: None,
+            stands_from: None,
+            stood: None,
             mute: false,
             wake_at: None,
             expire_at: None,
@@ -168,6 +214,10 @@ impl Cluster {
             plane_since: origin,
             stopping: false,
             able_at: None,
+            ticks: 0,
+            table_full: false,
+            said_well_at: None,
+            said_poor_at: None,
         };
         Self {
             hosts: (0..options.hosts).map(host).collect(),
@@ -186,6 +236,7 @@ impl Cluster {
             trace: VecDeque::new(),
             token: 0,
             overheard: VecDeque::new(),
+            shared: 0,
             broken: None,
             options,
         }
@@ -244,6 +295,8 @@ impl Cluster {
     /// Lets this much time pass. Panics with the seed and the trace when an invariant breaks.
     pub fn run(&mut self, time: Duration) {
         let end = self.now + time;
+        // What was done to the hosts at this very moment.
+        self.look();
         while let Some((&(at, sequence), _)) = self.queue.first_key_value() {
             if at > end {
                 break;
@@ -292,6 +345,7 @@ impl Cluster {
     fn wake_up(&mut self, i: usize) {
         let host = &mut self.hosts[i];
         host.paused_until = None;
+        host.stood = host.stands_from.take().map(|since| (self.now, self.now - since));
         if let Some(since) = host.frozen_at.take() {
             host.lag += self.now - since;
             host.clock_stood = Some((self.now, self.now - since));
@@ -378,14 +432,30 @@ impl Cluster {
                     self.feed(i, Input::Probed { vip, target, outcome });
                 }
             }
-            Happening::Checked { life, check, sequence, ok } => {
+            Happening::Checked { life, check, sequence, result } => {
                 if life == self.hosts[i].life {
-                    let refused = || CheckError::from("connection refused".to_owned());
-                    let result = if ok { Ok(()) } else { Err(refused()) };
+                    let result = result.map_err(|how| CheckError { what: format!("{how:?}"), how });
                     self.feed(i, Input::CheckDone { check, sequence, result, note: None });
                 }
             }
             Happening::Plane => self.plane_seen(i),
+            Happening::Becomes { plane, round } => {
+                if self.hosts[i].plane == Plane::Alive && round == self.shared {
+                    self.set_plane(i, plane);
+                }
+            }
+            Happening::Look { life } => {
+                if life == self.hosts[i].life {
+                    self.look_at_plane(i);
+                    let early = Duration::from_millis(self.rng.below(50));
+                    self.push(POLL - early, i, Happening::Look { life });
+                }
+            }
+            Happening::Looked { life, report } => {
+                if life == self.hosts[i].life {
+                    self.feed(i, Input::Plane { balancer: BalancerId(0), report: *report });
+                }
+            }
             Happening::Expire => self.expire(i),
         }
     }
@@ -439,9 +509,27 @@ impl Cluster {
         let pid = self.hosts[i].pid;
         let state = match self.hosts[i].plane {
             Plane::Dead => BalancerState::Gone { pid, why: "killed".to_owned() },
-            Plane::Alive | Plane::Hung => BalancerState::Alive { pid },
+            _ => BalancerState::Alive { pid },
         };
         self.feed(i, Input::Balancer { balancer: BalancerId(0), state });
+    }
+
+    /// One look at the balancer; what it finds is told when it is done.
+    pub(crate) fn look_at_plane(&mut self, i: usize) {
+        let looks = self.options.looks;
+        let plane = self.hosts[i].plane;
+        if looks == Looks::None || plane == Plane::Dead || self.hosts[i].plain {
+            return;
+        }
+        // One without requests may do nothing between two looks.
+        let spent = self.rng.below(3);
+        let host = &mut self.hosts[i];
+        if !plane.still() {
+            host.ticks += spent + u64::from(plane.busy());
+        }
+        let (report, took) = plane.report(looks, host.local(self.now), host.pid, host.ticks);
+        let life = host.life;
+        self.push(took, i, Happening::Looked { life, report: Box::new(report) });
     }
 
     /// One input, then everything that follows from it at this instant. A plain peer knows only of time.

@@ -2,6 +2,7 @@
 
 use crate::kernel::Kernel;
 use crate::peer::Peer;
+use crate::plane::Plane;
 use holdfast_node::Node;
 use holdfast_node::config::{Config, InterfaceName, VipId};
 use holdfast_node::drain::Intents;
@@ -10,17 +11,6 @@ use holdfast_vrrp::State;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-
-/// The balancer of a host, as it really is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plane {
-    /// Serves.
-    Alive,
-    /// Gone; the supervisor sees it at once.
-    Dead,
-    /// There, but answers nothing.
-    Hung,
-}
 
 /// See the module documentation.
 #[derive(Debug)]
@@ -55,6 +45,10 @@ pub struct Host {
     pub frozen_at: Option<Instant>,
     /// When its clock went on last, and how long it had stood still.
     pub clock_stood: Option<(Instant, Duration)>,
+    /// Since when it stands still, with its clock or without.
+    pub stands_from: Option<Instant>,
+    /// When it went on last, and how long it had stood still.
+    pub stood: Option<(Instant, Duration)>,
     /// Adverts can't be sent.
     pub mute: bool,
     /// When its agent wants to be woken (so that one wake is queued, not many).
@@ -79,10 +73,18 @@ pub struct Host {
     pub transitions: u64,
     /// Since when the balancer is as it is.
     pub plane_since: Instant,
+    /// Processor time that it has spent.
+    pub ticks: u64,
+    /// The connection table is full.
+    pub table_full: bool,
     /// It was told to stop.
     pub stopping: bool,
     /// Last time that it could really serve.
     pub able_at: Option<Instant>,
+    /// Last time that its agent took itself for one that serves well, perhaps with something odd.
+    pub said_well_at: Option<Instant>,
+    /// The same: for one that answers at least, however badly.
+    pub said_poor_at: Option<Instant>,
 }
 
 impl Host {

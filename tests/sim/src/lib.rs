@@ -7,6 +7,7 @@
 //! | [`net`] | who hears whom, how late, how surely: loss, delay, duplicates, one-way cuts |
 //! | [`kernel`] | a host's links, addresses with lifetimes and open sockets |
 //! | [`host`] | a host: agent, kernel, balancer, clock |
+//! | [`plane`] | what a balancer is like, and what is found by those who look at it |
 //! | [`peer`] | another implementation of VRRP, in a host's place |
 //! | [`options`] | how a cluster is made, and each host's configuration |
 //! | [`cluster`] | hosts, wires and the event queue; `verbs`: what a scenario does to them; `obey`: what they ask for |
@@ -29,5 +30,6 @@ pub mod net;
 mod obey;
 pub mod options;
 pub mod peer;
+pub mod plane;
 pub mod rng;
 pub mod verbs;

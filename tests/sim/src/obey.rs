@@ -1,16 +1,17 @@
 //! What hosts ask for: packets go out, the kernel changes, probes and checks are answered.
 
+use crate::checker::UNSEEN;
 use crate::cluster::{Cluster, Happening, OnWire};
-use crate::host::Plane;
 use crate::kernel::{Change, EVENT_DELAY};
 use crate::net::{GATEWAY, Wire};
-use crate::options::{GATEWAY_ADDRESS, GATEWAY_CHECK, name};
+use crate::options::{GATEWAY_ADDRESS, gateway_check, name};
 use holdfast_node::io::{Input, Output, ProbeOutcome, SendError, Step};
 use holdfast_node::journal::Kind;
+use holdfast_node::plane::Standing;
 use holdfast_vrrp::Packet;
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Datagrams that may be replayed.
 const OVERHEARD_MAX: usize = 64;
@@ -61,18 +62,15 @@ impl Cluster {
             }
             Output::StartCheck { check, sequence, .. } => {
                 let life = self.hosts[i].life;
-                let gateway = check == GATEWAY_CHECK;
-                let ok = if gateway {
-                    self.gateway_answers(i)
+                let luck = self.rng.chance(250);
+                let result = if Some(check) == gateway_check(&self.options) {
+                    self.gateway_answers(i).then_some(Ok(()))
                 } else {
-                    match self.hosts[i].plane {
-                        Plane::Alive => true,
-                        Plane::Dead => false,
-                        Plane::Hung => return None,
-                    }
+                    self.hosts[i].plane.answer(luck)
                 };
-                if ok || !gateway {
-                    self.push(Duration::from_micros(700), i, Happening::Checked { life, check, sequence, ok });
+                if let Some(result) = result {
+                    let answer = Happening::Checked { life, check, sequence, result };
+                    self.push(Duration::from_micros(700), i, answer);
                 }
                 None
             }
@@ -95,7 +93,11 @@ impl Cluster {
                 self.hosts[i].answers.push((token, answer));
                 None
             }
-            Output::RunHook { .. } | Output::State { .. } | Output::Look { .. } => None,
+            Output::Look { .. } => {
+                self.look_at_plane(i);
+                None
+            }
+            Output::RunHook { .. } | Output::State { .. } => None,
             Output::Bgp { .. } | Output::BgpSession { .. } | Output::Bfd(_) | Output::Replace => None,
             Output::Stopped => {
                 self.stopped(i);
@@ -253,7 +255,8 @@ impl Cluster {
             // Only an operator's will lets the addresses linger.
             Kind::Resign { linger: true, .. } => {
                 // One that can't serve itself leaves for that reason, whatever the operator wants.
-                let forced_out = self.hosts[i].stopping || !self.options.channel || !self.serves(i);
+                let serves = self.standing_of_owner(i) >= Standing::Full;
+                let forced_out = self.hosts[i].stopping || !self.options.channel || !serves;
                 if !forced_out && !self.somebody_was_able(i) {
                     self.broken = Some(format!(
                         "invariant 3: {} left by its own choice, and no other node was able to serve",
@@ -261,18 +264,52 @@ impl Cluster {
                     ));
                 }
             }
+            Kind::Resign { linger: false, to, why, .. } => self.resigned(i, to.as_deref(), why),
             _ => {}
         }
     }
 
-    /// Some other host could really serve a moment ago: a fresh claim of it may be believed still. Right after a host's
-    /// clock stood still, what the peers had said meanwhile was all delivered at once, and nothing that the host has can
-    /// tell it from what was said just then (the channel has no round trips): its moment is as much longer.
-    fn somebody_was_able(&self, i: usize) -> bool {
+    /// One that leaves because of its balancer: not as long as that serves, and one that serves badly only for another
+    /// that took itself for better a moment ago.
+    fn resigned(&mut self, i: usize, to: Option<&str>, why: &str) {
+        if !(why.starts_with("balancer") || why.starts_with("check web") || why.starts_with("check all")) {
+            return;
+        }
+        let known = self.found_out(i);
+        // What lay unread while it stood still was all heard just now.
+        let stood = self.hosts[i].stood.filter(|(at, _)| self.now - *at <= UNSEEN);
+        let stood = stood.map_or(Duration::ZERO, |(_, time)| time);
+        let better = |at: fn(&crate::host::Host) -> Option<Instant>| {
+            let other = to.and_then(|to| self.hosts.iter().find(|host| host.name == to));
+            other.and_then(at).is_some_and(|at| self.now - at <= self.moment(i) + stood)
+        };
+        let wrong = match self.standing_of_owner(i) {
+            Standing::Good | Standing::Degraded | Standing::Full => known.then_some("it serves"),
+            Standing::Poor if !better(|host| host.said_well_at) => {
+                self.is_known_for(i, UNSEEN).then_some("nobody better was there")
+            }
+            _ if to.is_some() && !better(|host| host.said_poor_at) => Some("the other one is no better"),
+            _ => None,
+        };
+        self.coverage.see(&format!("resigned: {:?}, to somebody {}", self.standing_of_owner(i), to.is_some()));
+        if let Some(wrong) = wrong {
+            let plane = self.hosts[i].plane;
+            self.broken = Some(format!("{} with its balancer {plane:?} left to {to:?} ({why}): {wrong}", name(i)));
+        }
+    }
+
+    /// For how long a fresh claim may be believed. Right after a host's clock stood still, what the peers had said
+    /// meanwhile was all delivered at once, and nothing that the host has can tell it from what was said just then (the
+    /// channel has no round trips): it is as much longer.
+    fn moment(&self, i: usize) -> Duration {
         let fresh = Duration::from_millis(300 + 150);
         let stood = self.hosts[i].clock_stood.filter(|(at, _)| self.now - *at <= fresh);
-        let moment = fresh + stood.map_or(Duration::ZERO, |(_, time)| time);
-        let able = |j: usize| self.hosts[j].able_at.is_some_and(|at| self.now - at <= moment);
+        fresh + stood.map_or(Duration::ZERO, |(_, time)| time)
+    }
+
+    /// Some other host could really serve a moment ago: a fresh claim of it may be believed still.
+    fn somebody_was_able(&self, i: usize) -> bool {
+        let able = |j: usize| self.hosts[j].able_at.is_some_and(|at| self.now - at <= self.moment(i));
         (0..self.hosts.len()).any(|j| j != i && able(j))
     }
 }

@@ -3,9 +3,11 @@
 use crate::kernel::Kernel;
 use crate::net::HOSTS_MAX;
 use crate::peer::PeerOptions;
+use crate::plane::Looks;
 use holdfast_node::config::{
-    Balancer, BalancerId, BalancerKind, Check, CheckId, Cluster, Config, GatewayMethod, InterfaceName, LastNode, Leg,
-    Member, Name, Partition, Peer, Probe, ProcessSource, Track, Tracked, Vip, VipAddress, VrrpConfig,
+    Balancer, BalancerId, BalancerKind, Check, CheckId, Cluster, Config, GatewayMethod, Group, GroupMember,
+    InterfaceName, LastNode, Leg, Member, Name, Partition, Peer, Probe, ProcessSource, Track, Tracked, Vip, VipAddress,
+    VrrpConfig,
 };
 use holdfast_vrrp::{AdvertInterval, Family, Priority, Version, Vrid, types::link_local};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -62,6 +64,10 @@ pub struct Options {
     pub partition: Partition,
     /// What the last node does.
     pub last_node: LastNode,
+    /// How the agents look at their balancers.
+    pub looks: Looks,
+    /// The unit names a group of checks and none that asks by itself.
+    pub check_group: bool,
     /// The last host runs another implementation.
     pub plain: Option<PeerOptions>,
     /// The run's seed.
@@ -84,6 +90,8 @@ impl Default for Options {
             track: None,
             partition: Partition::Both,
             last_node: LastNode::Keep,
+            looks: Looks::Whole,
+            check_group: false,
             plain: None,
             seed: 1,
         }
@@ -129,8 +137,13 @@ pub fn channel_address(i: usize) -> SocketAddr {
 pub const GATEWAY_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 0, 1));
 /// The check of the balancer.
 pub const WEB: CheckId = CheckId(0);
-/// The check of the gateway.
-pub const GATEWAY_CHECK: CheckId = CheckId(1);
+/// The group that has the check of the balancer as its member, where there is one.
+pub const GROUP: CheckId = CheckId(1);
+
+/// The check of the gateway, where there is one.
+pub fn gateway_check(options: &Options) -> Option<CheckId> {
+    (options.partition == Partition::Gateway).then_some(CheckId(1 + u16::from(options.check_group)))
+}
 
 fn text(s: &str) -> Name {
     Name::new(s).expect("a valid name")
@@ -156,16 +169,17 @@ pub fn config(options: &Options, i: usize, publics: &[[u8; 32]]) -> Config {
         method: GatewayMethod::Neighbour,
     };
     let mut checks = vec![check("web", Probe::tcp(SocketAddr::from(([127, 0, 0, 1], 80))))];
+    if options.check_group {
+        let members = vec![GroupMember { check: WEB, weight: 1 }];
+        checks.push(check("all", Probe::Group(Group { members, at_least: 1 })));
+    }
     if options.partition == Partition::Gateway {
         checks.push(check("gw", gateway));
     }
+    let kind = if options.looks == Looks::Whole { BalancerKind::Haproxy } else { BalancerKind::Process };
     Config {
         node: text(&name(i)),
-        balancers: vec![Balancer::new(
-            text("plane"),
-            BalancerKind::Process,
-            ProcessSource::Command(vec!["/bin/plane".to_owned()]),
-        )],
+        balancers: vec![Balancer::new(text("plane"), kind, ProcessSource::Command(vec!["/bin/plane".to_owned()]))],
         checks,
         vips: vec![vip(options, i)],
         bgp: None,
@@ -214,7 +228,7 @@ fn vip(options: &Options, i: usize) -> Vip {
         preempt_delay: options.preempt_delay,
         startup_delay: options.startup_delay,
         partition: options.partition,
-        gateway: (options.partition == Partition::Gateway).then_some(GATEWAY_CHECK),
+        gateway: gateway_check(options),
         ..VrrpConfig::new(priority, interval)
     };
     let unit = if group { "edge" } else { "web" };
@@ -222,7 +236,7 @@ fn vip(options: &Options, i: usize) -> Vip {
         group,
         members,
         balancers: vec![BalancerId(0)],
-        checks: vec![WEB],
+        checks: vec![if options.check_group { GROUP } else { WEB }],
         tracks: tracks.into_iter().collect(),
         last_node: options.last_node,
         ..Vip::single(text(unit), addresses, legs, vrrp)

@@ -1,14 +1,16 @@
 //! The verbs of a scenario: start, break, mend.
 
 use crate::cluster::{Cluster, Happening};
-use crate::host::Plane;
 use crate::kernel::EVENT_DELAY;
 use crate::net::Wire;
 use crate::obey::{gone, on_wire};
 use crate::options::name;
 use crate::peer::Peer;
+use crate::plane::Plane;
 use holdfast_node::Node;
-use holdfast_node::io::{Boot, Input, OwnerRecord, Request};
+use holdfast_node::config::BalancerId;
+use holdfast_node::conntrack::Sample;
+use holdfast_node::io::{BalancerState, Boot, Input, OwnerRecord, Request};
 use holdfast_vrrp::wire::Advert;
 use holdfast_vrrp::{Addresses, AdvertInterval, ChecksumForm, Family, Priority};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -78,6 +80,9 @@ impl Cluster {
         let (links, addresses) = (host.kernel.links(), host.kernel.addresses());
         self.feed(i, Input::Resync { links: &links, addresses: &addresses });
         self.plane_seen(i);
+        self.table_seen(i);
+        let (life, phase) = (self.hosts[i].life, Duration::from_millis(self.rng.below(500)));
+        self.push(phase, i, Happening::Look { life });
     }
 
     /// A plain peer follows its interfaces.
@@ -101,6 +106,7 @@ impl Cluster {
         }
         host.kernel.open.clear();
         host.paused_until = None;
+        host.stands_from = None;
         if let Some(since) = host.frozen_at.take() {
             host.lag += now - since;
         }
@@ -167,6 +173,7 @@ impl Cluster {
         }
         self.note(format!("{} stands still for {time:?}{}", name(i), if clock { ", and its clock" } else { "" }));
         self.hosts[i].paused_until = Some(self.now + time);
+        self.hosts[i].stands_from = Some(self.now);
         self.hosts[i].frozen_at = clock.then_some(self.now);
         self.calm[i] = None;
         let life = self.hosts[i].life;
@@ -179,12 +186,51 @@ impl Cluster {
             return;
         }
         self.note(format!("{}: balancer {plane:?}", name(i)));
-        if self.hosts[i].plane == Plane::Dead {
+        // A reload has other processes, and no other balancer.
+        if self.hosts[i].plane == Plane::Dead || plane == Plane::Reloading {
             self.hosts[i].pid += 1;
         }
         self.hosts[i].plane = plane;
         self.hosts[i].plane_since = self.now;
         self.push(Duration::from_micros(300), i, Happening::Plane);
+    }
+
+    /// The supervisor says that the balancer with this pid died, whether or not it did.
+    pub fn tell_death(&mut self, i: usize, pid: u32) {
+        let state = BalancerState::Gone { pid, why: "killed".to_owned() };
+        self.feed(i, Input::Balancer { balancer: BalancerId(0), state });
+    }
+
+    /// Something that all balancers need fails at once, or (`spread`) each of them notices in its own time.
+    pub fn shared_failure(&mut self, plane: Plane, spread: Duration) {
+        self.note(format!("what all share fails: {plane:?}"));
+        self.shared += 1;
+        let round = self.shared;
+        for i in 0..self.hosts.len() {
+            let after = self.rng.below(u64::try_from(spread.as_micros()).expect("short") + 1);
+            self.push(Duration::from_micros(after), i, Happening::Becomes { plane, round });
+        }
+    }
+
+    /// Every balancer is well, also those that were still to find out about something shared.
+    pub fn mend_planes(&mut self) {
+        self.shared += 1;
+        (0..self.hosts.len()).for_each(|i| self.set_plane(i, Plane::Alive));
+    }
+
+    /// The connection table fills up, or empties.
+    pub fn set_table(&mut self, i: usize, full: bool) {
+        let asleep = self.hosts[i].paused_until.is_some();
+        if self.hosts[i].table_full != full && !self.hosts[i].plain && !asleep {
+            self.note(format!("{}: connection table full {full}", name(i)));
+            self.hosts[i].table_full = full;
+            self.table_seen(i);
+        }
+    }
+
+    fn table_seen(&mut self, i: usize) {
+        let sample = Ok(Sample::of(if self.hosts[i].table_full { 99 } else { 10 }, 100));
+        self.feed(i, Input::Conntrack { sample });
     }
 
     /// Carrier on the interface of the first leg.

@@ -2,7 +2,7 @@
 
 use holdfast_sim::chaos;
 use holdfast_sim::cluster::{Cluster, Options};
-use holdfast_sim::host::Plane;
+use holdfast_sim::plane::{Looks, Plane};
 use std::time::Duration;
 
 fn ms(n: u64) -> Duration {
@@ -119,4 +119,44 @@ fn a_clock_that_stood_still_long_ago_excuses_nothing() {
     cluster.run(ms(550));
     cluster.drain(0);
     cluster.run(ms(50));
+}
+
+#[test]
+#[should_panic(expected = "verdict: lb1's balancer is Sick and is taken for Serving")]
+fn a_balancer_that_is_taken_for_something_else_is_seen() {
+    let mut cluster = Cluster::settled(Options { looks: Looks::None, ..Options::default() });
+    // Nobody is told of it: its checks find nothing, since there are none.
+    cluster.hosts[0].config.checks[0].interval = ms(3_600_000);
+    cluster.hosts[0].config.checks[0].fast_interval = ms(100);
+    cluster.crash(0);
+    cluster.run(ms(3000));
+    cluster.start(0);
+    cluster.run(ms(5000));
+    cluster.set_plane(0, Plane::Sick);
+    cluster.run(ms(5000));
+}
+
+/// The owner leaves because of its balancer, as its agent has it, while it is really like this.
+fn left_with(plane: Plane, other: Plane) {
+    let mut cluster = Cluster::settled(Options::default());
+    cluster.set_plane(1, other);
+    cluster.run(ms(3000));
+    // Behind the agent's back: it is told something else.
+    cluster.hosts[0].plane = plane;
+    cluster.hosts[0].plane_since = cluster.now() - ms(10_000);
+    let pid = cluster.hosts[0].pid;
+    cluster.tell_death(0, pid);
+    cluster.run(ms(100));
+}
+
+#[test]
+#[should_panic(expected = "it serves")]
+fn an_owner_that_leaves_though_it_serves_is_seen() {
+    left_with(Plane::Saturated, Plane::Alive);
+}
+
+#[test]
+#[should_panic(expected = "nobody better was there")]
+fn an_owner_that_leaves_for_one_that_serves_as_badly_is_seen() {
+    left_with(Plane::PoolEmpty, Plane::PoolEmpty);
 }

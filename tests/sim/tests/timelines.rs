@@ -2,8 +2,8 @@
 
 use holdfast_node::config::{LastNode, Partition};
 use holdfast_sim::cluster::{Cluster, Options, PeerOptions, Shape};
-use holdfast_sim::host::Plane;
 use holdfast_sim::net::SEGMENT;
+use holdfast_sim::plane::Plane;
 use std::time::Duration;
 
 fn ms(n: u64) -> Duration {

@@ -3,8 +3,8 @@
 
 use holdfast_node::config::LastNode;
 use holdfast_sim::cluster::{Cluster, Options, PeerOptions, Shape};
-use holdfast_sim::host::Plane;
 use holdfast_sim::net::SEGMENT;
+use holdfast_sim::plane::Plane;
 use holdfast_sim::verbs::Forgery;
 use std::time::Duration;
 
