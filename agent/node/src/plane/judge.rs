@@ -150,12 +150,13 @@ pub(crate) fn judge(
     // nginx answers for itself through the workers that are full.
     let same = config.balancers.get(usize::from(id.0)).is_some_and(|b| b.kind == BalancerKind::Nginx);
     // What failed while it was full has the time to pass again. Nobody has that excuse who doesn't listen any more.
-    let silent = |id: &CheckId| {
-        let (check, failing) = (config.checks.get(usize::from(id.0))?, world.failing.get(usize::from(id.0))?.as_ref()?);
+    let unheard = |asking: &Asking| {
+        let index = usize::from(asking.check.0);
+        let (check, failing) = (config.checks.get(index)?, world.failing.get(index)?.as_ref()?);
         (failing.how != Failure::Answered).then_some((check, failing))
     };
     let was_full = mute
-        && checks.iter().filter_map(silent).all(|(check, failing)| {
+        && checks.iter().filter_map(unheard).all(|(check, failing)| {
             failing.how != Failure::Refused && plane.was_full(now, failing.since, recovers(check))
         });
     let saturated = (!full.is_empty() || was_full) && plane.works(same);
