@@ -35,7 +35,7 @@ mod view;
 pub use evidence::{Evidence, Sign};
 pub(crate) use hold_down::HoldDown;
 pub use holdfast_statesync::message::{Standing, Verdict};
-pub(crate) use judge::{Asking, checks_of, judge, leaves, recovers};
+pub(crate) use judge::{Asking, checks_of, judge, leaves};
 pub use view::PlaneView;
 
 use std::time::Instant;

@@ -3,7 +3,7 @@
 use super::guards::{Verdict, expect};
 use super::lab::*;
 use crate::config::{
-    Affinity, Backend, BackendSet, Balancer, BalancerKind, Config, NatMode, Nft, ProcessSource, Service, SetId,
+    Affinity, Backend, BackendSet, Balancer, BalancerKind, Config, NatMode, Nft, OnDown, ProcessSource, Service, SetId,
     Transport,
 };
 use crate::drain::{LAST_NODE, POOL_DIFFERS};
@@ -25,6 +25,7 @@ fn embedded(config: &mut Config, backends: u8) {
             affinity: Affinity::Flow,
             snat: vec![],
             mss: None,
+            on_down: OnDown::Keep,
         }],
         sets: vec![BackendSet {
             backends: (1..=backends).map(backend).collect(),
