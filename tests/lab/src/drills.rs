@@ -213,6 +213,20 @@ pub static DRILLS: &[Drill] = &[
         adverts: None,
     },
     Drill {
+        name: "worker-restarted",
+        fault: Fault::WorkerRestarted,
+        about: "the operator replaces the worker",
+        hold: 1500 * MS,
+        expect: &[
+            Expect::count("role_changes", 0.0),
+            Expect::count("failed", 0.0),
+            Expect::count("broken_flows", 0.0),
+            ONE_OWNER,
+        ],
+        shows: &[("role_changes", "role changes"), ("failed", "failed requests")],
+        adverts: None,
+    },
+    Drill {
         name: "worker-lost",
         fault: Fault::WorkerLost,
         about: "SIGKILL to the worker, which can't start again",

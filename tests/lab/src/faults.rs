@@ -31,6 +31,8 @@ pub enum Fault {
     BackupDropped,
     /// SIGKILL to the worker, which may start again.
     WorkerKilled,
+    /// The worker is replaced by a new one, in order.
+    WorkerRestarted,
     /// SIGKILL to the worker, which can't start again.
     WorkerLost,
     /// SIGSTOP to the worker.
@@ -69,6 +71,11 @@ pub fn inject(fault: Fault, place: &mut Place, subject: &mut dyn Subject) -> Res
         Fault::SilentDrop => place.fabric.forwarding(lb, false),
         Fault::BackupDropped => place.fabric.forwarding(Lb::Lb2, false),
         Fault::WorkerKilled => Pidfd::open(subject.worker(lb)?)?.signal(Signal::KILL),
+        Fault::WorkerRestarted => {
+            let t = now();
+            subject.upgrade(place, lb)?;
+            Ok(t)
+        }
         Fault::WorkerLost => {
             let worker = Pidfd::open(subject.worker(lb)?)?;
             subject.worker_can_start(place, lb, false)?;
@@ -161,7 +168,7 @@ pub fn repair(fault: Fault, place: &mut Place, subject: &mut dyn Subject, hung: 
         Fault::AgentKilled => subject.start_again(place, lb)?,
         Fault::PlannedDrain => subject.undrain(place, lb)?,
         Fault::BusyHost => place.busy.clear(),
-        Fault::WorkerKilled | Fault::Failback | Fault::AddressDeleted | Fault::NoFault => {}
+        Fault::WorkerKilled | Fault::WorkerRestarted | Fault::Failback | Fault::AddressDeleted | Fault::NoFault => {}
     }
     Ok(t)
 }

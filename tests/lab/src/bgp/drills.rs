@@ -59,6 +59,13 @@ pub static DRILLS: &[Drill] = &[
         bfd: true,
     },
     Drill {
+        name: "bgp-worker-restarted",
+        fault: Fault::WorkerRestarted,
+        about: "the operator replaces the worker of one node: the router's table may not notice",
+        hold: 3000 * MS,
+        bfd: true,
+    },
+    Drill {
         name: "bgp-drain",
         fault: Fault::Drain,
         about: "the operator drains one node",
@@ -105,7 +112,7 @@ impl Drill {
             Fault::HostFrozen | Fault::CableCut => {
                 vec![Expect::ms("fib_ms", by(160.0, 230.0)).of(detected).must(), lost_elsewhere]
             }
-            Fault::WorkerKilled => vec![
+            Fault::WorkerKilled | Fault::WorkerRestarted => vec![
                 Expect::count("fib_events", 0.0).of(Of::Max),
                 Expect::count("bfd_flaps", 0.0).of(Of::Max),
                 Expect::count("failed", 0.0).of(Of::Max),

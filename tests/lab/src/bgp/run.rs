@@ -240,6 +240,7 @@ fn inject(fault: Fault, s: &mut Session) -> Result<Injected> {
         }
         Fault::CableCut => (s.place.net.cable(n, false)?, nobody),
         Fault::WorkerKilled => (Pidfd::open(s.speaker.worker(n)?)?.signal(Signal::KILL)?, nobody),
+        Fault::WorkerRestarted => (s.speaker.upgrade(&s.place, n)?, nobody),
         Fault::Drain => (s.speaker.drain(&s.place, n)?, nobody),
         Fault::RouterRestarted => {
             let t = now();
@@ -268,7 +269,7 @@ fn repair(fault: Fault, s: &mut Session, stopped: &[Pidfd]) -> Result<Ns> {
         }
         Fault::Drain => s.speaker.undrain(&s.place, n)?,
         Fault::RouterRestarted => s.router.start()?,
-        Fault::HostFrozen | Fault::WorkerKilled => {}
+        Fault::HostFrozen | Fault::WorkerKilled | Fault::WorkerRestarted => {}
     }
     Ok(t)
 }

@@ -228,6 +228,10 @@ impl Subject for Holdfast {
         Ok(())
     }
 
+    fn upgrade(&mut self, place: &Place, lb: Lb) -> Result<()> {
+        self.client(place, lb, &["upgrade"]).map(|_| ())
+    }
+
     fn drain(&mut self, place: &Place, lb: Lb) -> Result<()> {
         self.client(place, lb, &["drain", "--reason", "drill"]).map(|_| ())
     }

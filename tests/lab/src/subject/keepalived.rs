@@ -114,6 +114,7 @@ impl Subject for Keepalived {
 
     fn lacks(&self, fault: Fault) -> Option<String> {
         match fault {
+            Fault::WorkerRestarted => Some("its child isn't replaced in order".into()),
             Fault::WorkerLost => Some("its child can't be kept from starting without its parent".into()),
             _ => None,
         }
@@ -147,6 +148,10 @@ impl Subject for Keepalived {
     }
 
     fn worker_can_start(&mut self, _place: &Place, _lb: Lb, _can: bool) -> Result<()> {
+        bail!("not applicable to keepalived")
+    }
+
+    fn upgrade(&mut self, _place: &Place, _lb: Lb) -> Result<()> {
         bail!("not applicable to keepalived")
     }
 

@@ -102,6 +102,12 @@ pub trait Subject {
     /// A file can't be replaced.
     fn worker_can_start(&mut self, place: &Place, lb: Lb, can: bool) -> Result<()>;
 
+    /// Has the worker of `lb` replaced by a new one, in order; returns when that one works.
+    ///
+    /// # Errors
+    /// It was refused or failed.
+    fn upgrade(&mut self, place: &Place, lb: Lb) -> Result<()>;
+
     /// After the balancer of `lb` was killed: bring it back, if the program doesn't do so.
     ///
     /// # Errors

@@ -231,7 +231,7 @@ impl Speaker for Glue {
 
     fn lacks(&self, fault: Fault) -> Option<String> {
         match fault {
-            Fault::WorkerKilled => Some(format!("{} has no worker", self.kind.name())),
+            Fault::WorkerKilled | Fault::WorkerRestarted => Some(format!("{} has no worker", self.kind.name())),
             Fault::BalancerHung if !self.checks_itself() => Some("a watcher of a process doesn't see it hang".into()),
             _ => None,
         }
@@ -250,6 +250,10 @@ impl Speaker for Glue {
     }
 
     fn worker(&self, _node: Node) -> Result<i32> {
+        bail!("{} has no worker", self.kind.name())
+    }
+
+    fn upgrade(&mut self, _place: &Place, _node: Node) -> Result<Ns> {
         bail!("{} has no worker", self.kind.name())
     }
 

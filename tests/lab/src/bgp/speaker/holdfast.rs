@@ -127,6 +127,16 @@ impl Speaker for Holdfast {
         agent::worker_of(self.keeper(node)?)
     }
 
+    fn upgrade(&mut self, place: &Place, node: Node) -> Result<Ns> {
+        let former = self.worker(node)?;
+        let t = now();
+        self.client(place, node, &["upgrade"])?;
+        match self.worker(node)? {
+            pid if pid == former => bail!("the worker is still {pid}"),
+            _ => Ok(t),
+        }
+    }
+
     fn mend_balancer(&mut self, place: &Place, node: Node) -> Result<()> {
         // The agent's own business; here we only wait for it.
         let back = || Ok(self.balancer(place, node).is_ok());

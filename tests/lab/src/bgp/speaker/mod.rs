@@ -64,6 +64,8 @@ pub enum Fault {
     CableCut,
     /// SIGKILL to the agent's worker.
     WorkerKilled,
+    /// The operator has the agent's worker replaced.
+    WorkerRestarted,
     /// The operator drains the node.
     Drain,
     /// The router's daemons are killed and start again.
@@ -91,6 +93,11 @@ pub trait Speaker {
     /// # Errors
     /// There is none.
     fn worker(&self, node: Node) -> Result<i32>;
+    /// Has the worker replaced by a new one, in order; returns when that was ordered, when the new one answers.
+    ///
+    /// # Errors
+    /// It was refused or failed.
+    fn upgrade(&mut self, place: &Place, node: Node) -> Result<Ns>;
     /// Brings the balancer back after it was killed, if the speaker doesn't do so itself.
     ///
     /// # Errors
