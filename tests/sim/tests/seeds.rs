@@ -8,11 +8,12 @@ use holdfast_sim::chaos;
 use holdfast_sim::coverage::Coverage;
 
 /// Shards run beside each other.
-const SHARDS: u64 = 16;
+const SHARDS: u64 = 4;
 /// Seeds of all shards, by default.
 const SEEDS: u64 = 160;
-/// From so many seeds on every kind of fault and transition must have been seen.
-const ENOUGH: u64 = 100;
+/// From so many seeds on every kind of fault and transition must have been seen: of the rarest, in two seeds of a
+/// hundred, one shard in ten thousand has none by chance.
+const ENOUGH: u64 = 450;
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
@@ -43,18 +44,6 @@ shards! {
     invariants_hold_and_the_cluster_heals_in_shard_02 = 1;
     invariants_hold_and_the_cluster_heals_in_shard_03 = 2;
     invariants_hold_and_the_cluster_heals_in_shard_04 = 3;
-    invariants_hold_and_the_cluster_heals_in_shard_05 = 4;
-    invariants_hold_and_the_cluster_heals_in_shard_06 = 5;
-    invariants_hold_and_the_cluster_heals_in_shard_07 = 6;
-    invariants_hold_and_the_cluster_heals_in_shard_08 = 7;
-    invariants_hold_and_the_cluster_heals_in_shard_09 = 8;
-    invariants_hold_and_the_cluster_heals_in_shard_10 = 9;
-    invariants_hold_and_the_cluster_heals_in_shard_11 = 10;
-    invariants_hold_and_the_cluster_heals_in_shard_12 = 11;
-    invariants_hold_and_the_cluster_heals_in_shard_13 = 12;
-    invariants_hold_and_the_cluster_heals_in_shard_14 = 13;
-    invariants_hold_and_the_cluster_heals_in_shard_15 = 14;
-    invariants_hold_and_the_cluster_heals_in_shard_16 = 15;
 }
 
 #[test]
