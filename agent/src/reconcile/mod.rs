@@ -9,8 +9,8 @@ mod thread;
 
 use crate::os::addr::{AddressSocket, Wanted, step_error};
 use crate::os::announce::Announcer;
+use crate::os::ct;
 use crate::os::link;
-use crate::os::nft;
 use crate::os::vrrp::{Batch, Family, Receiver, Sender};
 use extras::Extras;
 use filter::Desk;
@@ -214,7 +214,7 @@ impl Executor {
             None => {
                 let work = |cut: Arc<Cut>| {
                     let what = || "forget flows whose backend is down".to_owned();
-                    let result = nft::forget(&cut).map(|_| ()).map_err(|e| failure(&e, what));
+                    let result = ct::forget(&cut).map(|_| ()).map_err(|e| failure(&e, what));
                     Some((Step::Cut(cut), result))
                 };
                 let thread = Thread::start("flows", work).map_err(|e| failure(&e, || "start a thread".to_owned()))?;

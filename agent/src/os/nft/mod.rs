@@ -8,7 +8,6 @@
 //! | [`EventFilter`] | which flows conntrack tells of, in a table of its own |
 //! | [`Translating`] | whether replicas of translated flows are translated here |
 //! | [`Balancer`] | the embedded balancer's table, of its own |
-//! | [`forget`] | flows whose backend is down, which the connection table would still send there |
 //! | [`TableWatch`] | tells when somebody else changes that |
 //!
 //! A feature describes all that it wants as a [`Batch`] that begins with [`Batch::replace_table`]: after a commit the
@@ -26,7 +25,6 @@ mod events;
 mod expr;
 mod guard;
 mod hooks;
-mod orphans;
 mod pool;
 mod watch;
 
@@ -37,6 +35,5 @@ pub use events::{EVENTS_TABLE, EventFilter, EventMask, FILTERED_MAX, Other};
 pub use expr::{Base, Comparison, Expression, Flow, Meta, Register, Verdict};
 pub use guard::{GUARDED_MAX, Guard};
 pub use hooks::Translating;
-pub use orphans::forget;
 pub use pool::Balancer;
 pub use watch::{Generation, Membership, TableWatch};
