@@ -10,6 +10,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// Which of the two trees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -75,11 +76,7 @@ impl Setting {
     /// # Errors
     /// In words, with the setting named: no such interface, or `/proc/sys` is read-only here.
     pub fn write(&self, value: i64) -> Result<(), StepError> {
-        fs::write(self.path(), value.to_string()).map_err(|e| {
-            let errno = e.raw_os_error().unwrap_or(libc::EIO);
-            let errno = if errno == libc::EACCES { libc::EPERM } else { errno };
-            step_error(errno, None, "CAP_NET_ADMIN", format!("set {self} = {value}"))
-        })
+        write_number(&self.path(), self, value)
     }
 }
 
@@ -107,9 +104,19 @@ pub(super) fn of_all(tree: Tree, key: &'static str) -> io::Result<i64> {
     read_number(&tree.root().join("all").join(key))
 }
 
-fn read_number(path: &Path) -> io::Result<i64> {
+/// Reads a setting; `InvalidData`: it isn't a number.
+pub(super) fn read_number<N: FromStr>(path: &Path) -> io::Result<N> {
     let text = fs::read_to_string(path)?;
     text.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// Writes one, which people know by this name.
+pub(super) fn write_number(path: &Path, name: &dyn fmt::Display, value: i64) -> Result<(), StepError> {
+    fs::write(path, value.to_string()).map_err(|e| {
+        let errno = e.raw_os_error().unwrap_or(libc::EIO);
+        let errno = if errno == libc::EACCES { libc::EPERM } else { errno };
+        step_error(errno, None, "CAP_NET_ADMIN", format!("set {name} = {value}"))
+    })
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! Settings of conntrack under `/proc/sys/net/netfilter`, of the network namespace of the calling thread.
 
-use super::super::addr::step_error;
+use super::super::sysctl::{read_number, write_number};
 use holdfast_node::io::StepError;
 use std::fmt;
-use std::fs;
 use std::io;
 use std::path::PathBuf;
 
@@ -40,8 +39,7 @@ impl Setting {
     /// # Errors
     /// `NotFound`: there is no connection table here, or no such setting.
     pub fn read(self) -> io::Result<u32> {
-        let text = fs::read_to_string(self.path())?;
-        text.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+        read_number(&self.path())
     }
 
     /// Sets it. Needs CAP_NET_ADMIN.
@@ -49,11 +47,7 @@ impl Setting {
     /// # Errors
     /// In words, with the setting named.
     pub fn write(self, value: u32) -> Result<(), StepError> {
-        fs::write(self.path(), value.to_string()).map_err(|e| {
-            let errno = e.raw_os_error().unwrap_or(libc::EIO);
-            let errno = if errno == libc::EACCES { libc::EPERM } else { errno };
-            step_error(errno, None, "CAP_NET_ADMIN", format!("set {self} = {value}"))
-        })
+        write_number(&self.path(), &self, value.into())
     }
 }
 
