@@ -1,18 +1,11 @@
 //! Transactions: either all of a batch takes effect, at one moment, or nothing.
 
-use super::super::addr::step_error;
-use super::super::netlink::{
-    Ack, NetlinkSocket, attributes, next_message, parse_ack, push_attribute, push_nested, push_request,
-};
+use super::super::netlink::{push_attribute, push_nested, push_request};
 use super::expr::{
     Expression, GOTO, NFTA_DATA_VALUE, NFTA_DATA_VERDICT, NFTA_VERDICT_CHAIN, NFTA_VERDICT_CODE, push_number,
     push_string,
 };
-use super::watch::Generation;
-use holdfast_node::io::StepError;
-use nix::sys::socket::SockProtocol;
 use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE};
-use std::io;
 
 /// Our table for guards, of family inet (IPv4 and IPv6).
 pub const TABLE: &str = "holdfast";
@@ -23,16 +16,13 @@ pub(super) const SUBSYSTEM: u16 = 10;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 const NEWTABLE: u16 = 0;
-const GETTABLE: u16 = 1;
 const DELTABLE: u16 = 2;
-const NEWCHAIN: u16 = 3;
-const NEWRULE: u16 = 6;
+pub(super) const NEWCHAIN: u16 = 3;
+pub(super) const NEWRULE: u16 = 6;
 const NEWSET: u16 = 9;
 const NEWSETELEM: u16 = 12;
-const GETSETELEM: u16 = 13;
 const DELSETELEM: u16 = 14;
-const GETGEN: u16 = 16;
-const NFPROTO_INET: u8 = 1;
+pub(super) const NFPROTO_INET: u8 = 1;
 
 /// Elements per message: an attribute ends at 64 KiB, and each takes at most 64 bytes.
 const ELEMENTS_PER_MESSAGE: usize = 1_000;
@@ -40,8 +30,6 @@ const NFT_SET_MAP: u32 = 8;
 const NFT_DATA_VERDICT: u32 = 0xffff_ff00;
 /// Messages that are acknowledged one by one.
 const ACKS_MAX: usize = 128;
-/// Datagrams read for one batch beyond its answers: leftovers of one that was given up.
-const LEFTOVERS_MAX: usize = 256;
 
 /// Where a base chain sees packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,10 +147,10 @@ impl TypeNumber {
 /// Changes to one table of ours that take effect together.
 #[derive(Debug)]
 pub struct Batch {
-    table: &'static str,
+    pub(super) table: &'static str,
     messages: Vec<(u16, u16, Vec<u8>)>,
     /// What each message is about, for errors.
-    objects: Vec<String>,
+    pub(super) objects: Vec<String>,
     sets: u32,
 }
 
@@ -219,38 +207,13 @@ impl Batch {
     }
 
     /// Adds a set with these keys (each of the type's length).
-    pub fn add_set<'k>(&mut self, name: &'static str, key: KeyType, keys: impl IntoIterator<Item = &'k [u8]>) {
-        let table = self.table;
-        // As `nft` numbers its types, so that it can show them.
-        let (number, length) = match key {
-            KeyType::Ipv4 => (7, 4),
-            KeyType::Ipv6 => (8, 16),
+    pub fn add_set<K: Into<Vec<u8>>>(&mut self, name: &str, key: KeyType, keys: impl IntoIterator<Item = K>) {
+        let (key, key_length) = match key {
+            KeyType::Ipv4 => (TypeNumber::IPV4, 4),
+            KeyType::Ipv6 => (TypeNumber::IPV6, 16),
         };
-        self.sets += 1;
-        let id = self.sets;
-        self.push(NEWSET, NLM_F_CREATE, format!("add set inet {table} {name}"), |out| {
-            push_string(out, 1, table);
-            push_string(out, 2, name);
-            push_number(out, 3, 0);
-            push_number(out, 4, number);
-            push_number(out, 5, length);
-            push_number(out, 10, id);
-        });
-        let keys: Vec<&[u8]> = keys.into_iter().collect();
-        for chunk in keys.chunks(ELEMENTS_PER_MESSAGE) {
-            self.push(NEWSETELEM, NLM_F_CREATE, format!("add elements to set inet {table} {name}"), |out| {
-                push_string(out, 1, table);
-                push_string(out, 2, name);
-                push_number(out, 4, id);
-                push_nested(out, 3, |out| {
-                    for key in chunk {
-                        push_nested(out, 1, |out| {
-                            push_nested(out, 1, |out| push_attribute(out, NFTA_DATA_VALUE, key));
-                        });
-                    }
-                });
-            });
-        }
+        let set = Map { name: name.to_owned(), key, key_length, value: MapValue::Nothing, size: 0 };
+        self.add_map(&set, keys.into_iter().map(|key| Element { key: key.into(), value: Value::None }));
     }
 
     /// Adds a base chain.
@@ -277,27 +240,32 @@ impl Batch {
         let (table, name) = (self.table, map.name.as_str());
         self.sets += 1;
         let id = self.sets;
-        self.push(NEWSET, NLM_F_CREATE, format!("add map inet {table} {name}"), |out| {
-            push_string(out, 1, table);
-            push_string(out, 2, name);
-            let is_map = !matches!(map.value, MapValue::Counter | MapValue::Nothing);
-            push_number(out, 3, if is_map { NFT_SET_MAP } else { 0 });
-            push_number(out, 4, map.key);
-            push_number(out, 5, map.key_length);
-            match map.value {
-                MapValue::Data(number, length) => {
-                    push_number(out, 6, number);
-                    push_number(out, 7, length);
+        let is_map = !matches!(map.value, MapValue::Counter | MapValue::Nothing);
+        self.push(
+            NEWSET,
+            NLM_F_CREATE,
+            format!("add {} inet {table} {name}", if is_map { "map" } else { "set" }),
+            |out| {
+                push_string(out, 1, table);
+                push_string(out, 2, name);
+                push_number(out, 3, if is_map { NFT_SET_MAP } else { 0 });
+                push_number(out, 4, map.key);
+                push_number(out, 5, map.key_length);
+                match map.value {
+                    MapValue::Data(number, length) => {
+                        push_number(out, 6, number);
+                        push_number(out, 7, length);
+                    }
+                    MapValue::Verdict => push_number(out, 6, NFT_DATA_VERDICT),
+                    MapValue::Counter => push_nested(out, 17, |out| push_string(out, 1, "counter")),
+                    MapValue::Nothing => {}
                 }
-                MapValue::Verdict => push_number(out, 6, NFT_DATA_VERDICT),
-                MapValue::Counter => push_nested(out, 17, |out| push_string(out, 1, "counter")),
-                MapValue::Nothing => {}
-            }
-            if map.size > 0 {
-                push_nested(out, 9, |out| push_number(out, 1, map.size));
-            }
-            push_number(out, 10, id);
-        });
+                if map.size > 0 {
+                    push_nested(out, 9, |out| push_number(out, 1, map.size));
+                }
+                push_number(out, 10, id);
+            },
+        );
         self.add_elements(name, elements);
     }
 
@@ -365,12 +333,12 @@ impl Batch {
 
     /// So many acknowledgements need not fit the socket's buffer: only the last message is to have one. Errors come for
     /// each message anyway.
-    fn is_long(&self) -> bool {
+    pub(super) fn is_long(&self) -> bool {
         self.messages.len() > ACKS_MAX
     }
 
     /// The whole batch: its beginning has number `first`, its messages those after it.
-    fn encode(&self, first: u32) -> Vec<u8> {
+    pub(super) fn encode(&self, first: u32) -> Vec<u8> {
         let mut out = Vec::new();
         let frame = generic_header(0, SUBSYSTEM);
         push_request(&mut out, BATCH_BEGIN, 0, first, |out| out.extend_from_slice(&frame));
@@ -386,172 +354,15 @@ impl Batch {
     }
 }
 
-/// A socket to nf_tables, in the network namespace of the thread that opened it.
-#[derive(Debug)]
-pub struct NftSocket {
-    netlink: NetlinkSocket,
-}
-
-impl NftSocket {
-    /// Opens the socket. Changes need CAP_NET_ADMIN, both now and when they are made.
-    ///
-    /// # Errors
-    /// `EPROTONOSUPPORT`: the kernel has no netfilter; else whatever the system says about the socket.
-    pub fn open() -> io::Result<Self> {
-        Ok(Self { netlink: NetlinkSocket::open(SockProtocol::NetlinkNetFilter)? })
-    }
-
-    /// Commits; the kernel does it before this returns.
-    ///
-    /// # Errors
-    /// With the object named that was refused; nothing has changed then. `ETIMEDOUT`: it isn't known whether it has.
-    pub fn commit(&mut self, batch: &Batch) -> Result<(), StepError> {
-        let count = batch.messages.len();
-        let first = self.netlink.sequence(u32::try_from(count + 2).expect("a few messages"));
-        let failed = |errno, text: Option<&str>, object: &str| {
-            Err(step_error(errno, text, "CAP_NET_ADMIN", format!("nftables: {object}")))
-        };
-        let whole = format!("commit table inet {}", batch.table);
-        let unread = |e: io::Error| e.raw_os_error().unwrap_or(libc::EIO);
-        let datagram = batch.encode(first);
-        let sent = self.netlink.make_room(datagram.len()).and_then(|()| self.netlink.send(&datagram));
-        drop(datagram);
-        if let Err(e) = sent {
-            return failed(unread(e), None, &whole);
-        }
-        let mut buffer = vec![0; 8 * 1024];
-        let mut acks = vec![None; count];
-        let mut missing = count;
-        for _ in 0..count + LEFTOVERS_MAX {
-            if missing == 0 {
-                break;
-            }
-            let mut received = match self.netlink.receive(&mut buffer) {
-                Ok(received) => received,
-                Err(e) => return failed(unread(e), None, &whole),
-            };
-            while let Some(message) = next_message(&mut received) {
-                let Some(ack) = parse_ack(&message) else { continue };
-                let position = message.sequence.wrapping_sub(first);
-                if position == 0 && ack.errno != 0 {
-                    // Said of the batch as a whole: nothing else will be.
-                    return match ack.errno {
-                        libc::EOPNOTSUPP => {
-                            let what = format!("nftables: {whole}: this kernel has no nf_tables");
-                            Err(StepError { errno: libc::EOPNOTSUPP, what })
-                        }
-                        errno => failed(errno, ack.text.as_deref(), &whole),
-                    };
-                }
-                let slot = usize::try_from(position).ok().and_then(|p| acks.get_mut(p.checked_sub(1)?));
-                if let Some(slot @ None) = slot {
-                    *slot = Some(ack);
-                    missing -= 1;
-                    // The kernel tells errors in the order of the messages.
-                    if batch.is_long() && usize::try_from(position) == Ok(count) {
-                        acks.iter_mut().filter(|ack| ack.is_none()).for_each(|ack| *ack = Some(Ack::SUCCESS));
-                        missing = 0;
-                    }
-                }
-            }
-        }
-        // The first that failed is why the others did.
-        for (ack, object) in acks.iter().zip(&batch.objects) {
-            match ack {
-                Some(ack) if ack.errno != 0 => return failed(ack.errno, ack.text.as_deref(), object),
-                Some(_) => {}
-                None => return failed(libc::ETIMEDOUT, None, object),
-            }
-        }
-        Ok(())
-    }
-
-    /// How often anything of nf_tables has been changed in this network namespace, by whomever.
-    ///
-    /// # Errors
-    /// Whatever the kernel says.
-    pub fn generation(&mut self) -> io::Result<Generation> {
-        let sequence = self.netlink.sequence(1);
-        let mut datagram = Vec::new();
-        push_request(&mut datagram, SUBSYSTEM << 8 | GETGEN, NLM_F_ACK, sequence, |out| {
-            out.extend_from_slice(&generic_header(0, 0));
-        });
-        let mut found = None;
-        self.netlink.transact(&datagram, sequence, 1, |_, message| {
-            let id = message.payload.get(4..).and_then(|body| attribute(body, 1)?.first_chunk::<4>().copied());
-            found = id.map(u32::from_be_bytes);
-        })?;
-        found.map(Generation).ok_or_else(|| io::Error::from_raw_os_error(libc::ENODATA))
-    }
-
-    /// Packets that each element of a set that counts has counted, by key; empty: there is no such set.
-    ///
-    /// # Errors
-    /// Whatever the kernel says.
-    pub fn counters(&mut self, table: &str, set: &str) -> io::Result<Vec<(Vec<u8>, u64)>> {
-        let mut body = generic_header(NFPROTO_INET, 0);
-        push_string(&mut body, 1, table);
-        push_string(&mut body, 2, set);
-        let mut found = Vec::new();
-        let dumped = self.netlink.dump(SUBSYSTEM << 8 | GETSETELEM, &body, &mut found, Vec::clear, |found, message| {
-            let list = message.payload.get(4..).and_then(|body| attribute(body, 3)).unwrap_or_default();
-            found.extend(attributes(list).filter_map(|(_, element)| counted(element)));
-        });
-        match dumped {
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(Vec::new()),
-            other => other.map(|()| found),
-        }
-    }
-
-    /// Whether our table is there: somebody may have flushed the whole rule set.
-    ///
-    /// # Errors
-    /// Whatever the kernel says, but that there is no such table (or no nf_tables).
-    pub fn has_table(&mut self) -> io::Result<bool> {
-        self.has(TABLE)
-    }
-
-    /// The same of another table of ours.
-    ///
-    /// # Errors
-    /// As [`Self::has_table`].
-    pub fn has(&mut self, table: &str) -> io::Result<bool> {
-        let sequence = self.netlink.sequence(1);
-        let mut datagram = Vec::new();
-        push_request(&mut datagram, SUBSYSTEM << 8 | GETTABLE, NLM_F_ACK, sequence, |out| {
-            out.extend_from_slice(&generic_header(NFPROTO_INET, 0));
-            push_string(out, 1, table);
-        });
-        let acks = self.netlink.transact(&datagram, sequence, 1, |_, _| ())?;
-        match acks.first().and_then(Option::as_ref).map_or(libc::ETIMEDOUT, |ack| ack.errno) {
-            0 => Ok(true),
-            libc::ENOENT | libc::EOPNOTSUPP => Ok(false),
-            errno => Err(io::Error::from_raw_os_error(errno)),
-        }
-    }
-}
-
-/// Key and packets of an element with a counter.
-fn counted(element: &[u8]) -> Option<(Vec<u8>, u64)> {
-    let key = attribute(attribute(element, 1)?, NFTA_DATA_VALUE)?;
-    let counter = attribute(attribute(element, 7)?, 2)?;
-    let packets = attribute(counter, 2)?.first_chunk::<8>()?;
-    Some((key.to_vec(), u64::from_be_bytes(*packets)))
-}
-
-/// The value of the first attribute of this kind.
-pub(super) fn attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
-    attributes(bytes).find(|(of, _)| of & 0x3fff == kind).map(|(_, value)| value)
-}
-
 /// `struct nfgenmsg`: family, version, a number in network order.
-fn generic_header(family: u8, number: u16) -> Vec<u8> {
+pub(super) fn generic_header(family: u8, number: u16) -> Vec<u8> {
     let [high, low] = number.to_be_bytes();
     vec![family, 0, high, low]
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::netlink::{attributes, next_message};
     use super::*;
 
     #[test]
@@ -585,13 +396,12 @@ mod tests {
     fn many_elements_are_split_so_that_no_attribute_overflows() {
         let keys: Vec<[u8; 16]> = (0..5_000_u128).map(u128::to_be_bytes).collect();
         let mut batch = Batch::new();
-        batch.add_set("some", KeyType::Ipv6, keys.iter().map(<[u8; 16]>::as_slice));
+        batch.add_set("some", KeyType::Ipv6, keys);
         let bytes = batch.encode(1);
         let mut rest = bytes.as_slice();
         let mut elements = 0;
         while let Some(message) = next_message(&mut rest) {
             if message.kind == SUBSYSTEM << 8 | NEWSETELEM {
-                use super::super::super::netlink::attributes;
                 let body = message.payload.get(4..).expect("a header");
                 let (_, list) = attributes(body).find(|(kind, _)| kind & 0x3fff == 3).expect("a list");
                 elements += attributes(list).count();

@@ -15,10 +15,9 @@
 //! Flows whose packets have met no chain of ours yet tell of all: older ones, and those that we insert.
 
 use super::super::netlink::{Message, NetlinkSocket, attributes};
-use super::batch::{
-    Batch, Chain, Element, Hook, Map, MapValue, NftSocket, Policy, SUBSYSTEM, TypeNumber, Value, attribute,
-};
+use super::batch::{Batch, Chain, Hook, KeyType, NEWRULE, Policy, SUBSYSTEM};
 use super::expr::{CT_EVENT_MASK, Comparison, Expression, Flow, Register, Verdict};
+use super::socket::{NftSocket, attribute};
 use holdfast_node::io::StepError;
 use nix::sys::socket::SockProtocol;
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +40,6 @@ const FROM_HERE: &str = "from_here";
 
 /// `NFT_MSG_GETRULE`; the kernel answers with `NFT_MSG_NEWRULE`.
 const GETRULE: u16 = 7;
-const NEWRULE: u16 = 6;
 /// `struct nfgenmsg`.
 const NFGENMSG: usize = 4;
 /// Chains of others that are named; more are left out.
@@ -121,13 +119,7 @@ impl EventFilter {
     /// # Errors
     /// With the object named.
     pub fn remove(&mut self) -> Result<(), StepError> {
-        // Without nf_tables there is no table to remove, and nothing to load for it.
-        if self.is_there().is_ok_and(|there| !there) {
-            return Ok(());
-        }
-        let mut batch = Batch::to(EVENTS_TABLE);
-        batch.remove_table();
-        self.socket.commit(&batch)
+        self.socket.remove(EVENTS_TABLE)
     }
 
     /// Whether the table is there: somebody may have flushed the whole rule set.
@@ -179,9 +171,8 @@ fn batch(vips: &BTreeMap<IpAddr, EventMask>) -> Batch {
                 continue;
             }
             let name = format!("vips{}_{:x}", if six { 6 } else { 4 }, mask.0);
-            let (key, key_length) = if six { (TypeNumber::IPV6, 16) } else { (TypeNumber::IPV4, 4) };
-            let map = Map { name: name.clone(), key, key_length, value: MapValue::Nothing, size: 0 };
-            batch.add_map(&map, of_family.into_iter().map(|ip| Element { key: octets(*ip), value: Value::None }));
+            let key = if six { KeyType::Ipv6 } else { KeyType::Ipv4 };
+            batch.add_set(&name, key, of_family.into_iter().map(|ip| octets(*ip)));
             sets.push((mask, Set { name, six }));
         }
     }

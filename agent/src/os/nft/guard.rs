@@ -1,8 +1,9 @@
 //! Addresses that we hold but don't accept packets for (RFC 9568 section 6.4.3, Accept_Mode False): a gateway's
 //! address forwards, and is no way into the gateway itself.
 
-use super::batch::{Batch, Chain, Hook, KeyType, NftSocket, Policy};
+use super::batch::{Batch, Chain, Hook, KeyType, Policy, TABLE};
 use super::expr::{Base, Comparison, Expression, Verdict};
+use super::socket::NftSocket;
 use holdfast_node::io::StepError;
 use std::collections::BTreeSet;
 use std::io;
@@ -55,13 +56,7 @@ impl Guard {
     /// # Errors
     /// With the object named.
     pub fn remove(&mut self) -> Result<(), StepError> {
-        // Without nf_tables there is no table to remove, and nothing to load for it.
-        if self.socket.has_table().is_ok_and(|there| !there) {
-            return Ok(());
-        }
-        let mut batch = Batch::new();
-        batch.remove_table();
-        self.socket.commit(&batch)
+        self.socket.remove(TABLE)
     }
 
     /// Whether the table is there: somebody may have flushed the whole rule set.
@@ -69,19 +64,17 @@ impl Guard {
     /// # Errors
     /// Whatever the kernel says.
     pub fn is_there(&mut self) -> io::Result<bool> {
-        self.socket.has_table()
+        self.socket.has(TABLE)
     }
 }
 
 fn batch(addresses: &BTreeSet<IpAddr>) -> Batch {
-    let four: Vec<[u8; 4]> =
-        addresses.iter().filter_map(|ip| if let IpAddr::V4(ip) = ip { Some(ip.octets()) } else { None }).collect();
-    let six: Vec<[u8; 16]> =
-        addresses.iter().filter_map(|ip| if let IpAddr::V6(ip) = ip { Some(ip.octets()) } else { None }).collect();
+    let four = addresses.iter().filter_map(|ip| if let IpAddr::V4(ip) = ip { Some(ip.octets()) } else { None });
+    let six = addresses.iter().filter_map(|ip| if let IpAddr::V6(ip) = ip { Some(ip.octets()) } else { None });
     let mut batch = Batch::new();
     batch.replace_table();
-    batch.add_set(SET4, KeyType::Ipv4, four.iter().map(<[u8; 4]>::as_slice));
-    batch.add_set(SET6, KeyType::Ipv6, six.iter().map(<[u8; 16]>::as_slice));
+    batch.add_set(SET4, KeyType::Ipv4, four);
+    batch.add_set(SET6, KeyType::Ipv6, six);
     batch.add_chain(Chain { name: CHAIN, hook: Hook::Input, priority: PRIORITY, policy: Policy::Accept });
     for kind in NEIGHBOUR_DISCOVERY {
         let kind = [

@@ -4,16 +4,15 @@
 //! packets are then not translated. One chain is enough, in whatever hook, and an empty one will do.
 
 use super::super::netlink::NetlinkSocket;
-use super::batch::{SUBSYSTEM, attribute};
+use super::batch::{NEWCHAIN, NFPROTO_INET, SUBSYSTEM};
+use super::socket::attribute;
 use nix::sys::socket::SockProtocol;
 use std::io;
 
 /// `NFT_MSG_GETCHAIN`; the kernel answers with `NFT_MSG_NEWCHAIN`.
 const GETCHAIN: u16 = 4;
-const NEWCHAIN: u16 = 3;
 /// `struct nfgenmsg`.
 const NFGENMSG: usize = 4;
-const NFPROTO_INET: u8 = 1;
 const NFPROTO_IPV4: u8 = 2;
 const NFPROTO_IPV6: u8 = 10;
 

@@ -3,7 +3,8 @@
 //! | module | does |
 //! |---|---|
 //! | `expr` | what a rule is made of, typed |
-//! | `batch` | tables, chains, sets, rules: encoded, and committed as one transaction |
+//! | `batch` | tables, chains, sets, rules: encoded as one transaction |
+//! | `socket` | commits it |
 //! | [`Guard`] | addresses that we hold but accept no packet for |
 //! | [`EventFilter`] | which flows conntrack tells of, in a table of its own |
 //! | [`Translating`] | whether replicas of translated flows are translated here |
@@ -26,14 +27,14 @@ mod expr;
 mod guard;
 mod hooks;
 mod pool;
+mod socket;
 mod watch;
 
-pub use batch::{
-    BALANCE_TABLE, Batch, Chain, Element, Hook, KeyType, Map, MapValue, NftSocket, Policy, TABLE, TypeNumber, Value,
-};
+pub use batch::{BALANCE_TABLE, Batch, Chain, Element, Hook, KeyType, Map, MapValue, Policy, TABLE, TypeNumber, Value};
 pub use events::{EVENTS_TABLE, EventFilter, EventMask, FILTERED_MAX, Other};
 pub use expr::{Base, Comparison, Expression, Flow, Meta, Register, Verdict};
 pub use guard::{GUARDED_MAX, Guard};
 pub use hooks::Translating;
 pub use pool::Balancer;
+pub use socket::NftSocket;
 pub use watch::{Generation, Membership, TableWatch};

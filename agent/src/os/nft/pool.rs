@@ -16,8 +16,9 @@
 //! Maps: `services4`/`6`, `m3` (slot to backend of set 3), `c3` (new flows by backend), `sources4`/`6`, `h3` (backends
 //! that come to a service themselves), `k42m`, `mss4`/`6`.
 
-use super::batch::{BALANCE_TABLE, Batch, Chain, Element, Hook, Map, MapValue, NftSocket, Policy, TypeNumber, Value};
+use super::batch::{BALANCE_TABLE, Batch, Chain, Element, Hook, Map, MapValue, Policy, TypeNumber, Value};
 use super::expr::{Base, Comparison, Expression, Flow, Meta, Register};
+use super::socket::NftSocket;
 use super::watch::{Generation, Membership};
 use holdfast_node::config::{Affinity, NatMode, Service, SetId};
 use holdfast_node::io::StepError;
@@ -80,15 +81,7 @@ impl Balancer {
         match balance {
             Balance::Load(ruleset) => self.socket.commit(&load(ruleset)),
             Balance::Change(changes) => self.socket.commit(&change(changes)),
-            Balance::Unload => {
-                // Without nf_tables there is no table to remove, and nothing to load for it.
-                if self.socket.has(BALANCE_TABLE).is_ok_and(|there| !there) {
-                    return Ok(());
-                }
-                let mut batch = Batch::to(BALANCE_TABLE);
-                batch.remove_table();
-                self.socket.commit(&batch)
-            }
+            Balance::Unload => self.socket.remove(BALANCE_TABLE),
         }
     }
 

@@ -4,7 +4,8 @@
 
 use super::super::asyncfd::AsyncDescriptor;
 use super::super::netlink::{next_message, set_option};
-use super::batch::{BALANCE_TABLE, SUBSYSTEM, attribute};
+use super::batch::{BALANCE_TABLE, SUBSYSTEM};
+use super::socket::attribute;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket};
 use std::io;
