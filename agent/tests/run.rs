@@ -2,8 +2,9 @@
 //! skipped.
 
 mod agent;
+mod netns;
 
-use agent::{skipped, until};
+use netns::{skipped, until};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output};

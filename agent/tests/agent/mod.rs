@@ -3,29 +3,6 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-/// Nothing here takes a tenth of it; only a hang does.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-
-pub(crate) fn skipped() -> bool {
-    let root = nix::unistd::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: network namespaces need root");
-    }
-    !root
-}
-
-pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(begun.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 pub(crate) fn command(namespace: &str, folder: &Path, words: &[&str]) -> Command {
     let mut command = Command::new("ip");

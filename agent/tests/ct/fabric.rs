@@ -1,14 +1,13 @@
 //! A client and a server with two hosts between them, of which either can forward: a strict rule set, one VIP, one
 //! source address.
 
+pub(crate) use crate::netns::{Namespace, PATIENCE, skipped, until};
 use holdfast::os::ct::{Dump, Setting, Writer};
 use holdfast_statesync::ct::{Batch, DumpFilter, Entry, Outcome, Replica};
-use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) const VIP: &str = "10.9.9.9";
 pub(crate) const VIP6: &str = "fd09:9::9";
@@ -16,34 +15,10 @@ pub(crate) const CLIENT: &str = "10.9.1.2";
 pub(crate) const SERVER: &str = "10.9.2.2";
 pub(crate) const SOURCE: &str = "10.9.2.100";
 
-/// How long anything may take that works.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-
-pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"));
-    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-pub(crate) fn skipped() -> bool {
-    let root = nix::unistd::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: network namespaces need root");
-    }
-    !root
-}
-
-/// A network namespace, removed when dropped (also by a panic), with everything in it.
-pub(crate) struct Namespace(pub(crate) String);
-
 impl Namespace {
     /// One with a connection table of its own, events on.
-    pub(crate) fn new(role: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("hfct{}-{}{role}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        run("ip", &["netns", "add", &name]);
-        let namespace = Self(name);
-        namespace.ip("link set lo up");
+    pub(crate) fn tracking(role: &str) -> Self {
+        let namespace = Self::new(role);
         namespace.enter(|| {
             Setting::Events.write(1).expect("set");
             Setting::Timestamp.write(1).expect("set");
@@ -53,44 +28,15 @@ impl Namespace {
         namespace
     }
 
-    pub(crate) fn ip(&self, arguments: &str) -> String {
-        let mut all = vec!["-n", self.0.as_str()];
-        all.extend(arguments.split_whitespace());
-        run("ip", &all)
-    }
-
-    pub(crate) fn exec(&self, words: &str) -> String {
-        let mut all = vec!["netns", "exec", self.0.as_str()];
-        all.extend(words.split_whitespace());
-        run("ip", &all)
-    }
-
     /// Loads a rule set.
     pub(crate) fn nft(&self, rules: &str) {
         let mut child = Command::new("ip")
-            .args(["netns", "exec", &self.0, "nft", "-f", "-"])
+            .args(["netns", "exec", &self.name, "nft", "-f", "-"])
             .stdin(Stdio::piped())
             .spawn()
             .expect("nft is installed");
         child.stdin.take().expect("piped").write_all(format!("{rules}\n").as_bytes()).expect("written");
         assert!(child.wait().expect("ends").success(), "nft: {rules}");
-    }
-
-    /// Runs `f` on a thread inside the namespace; a panic goes on here.
-    pub(crate) fn enter<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                let file = File::open(format!("/run/netns/{}", self.0)).expect("the namespace is there");
-                nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET).expect("root may enter it");
-                f()
-            });
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
-    }
-
-    pub(crate) fn set(&self, key: &str, value: &str) {
-        let path = format!("/proc/sys/net/{key}");
-        self.enter(|| fs::write(&path, value).unwrap_or_else(|e| panic!("{path}: {e}")));
     }
 
     pub(crate) fn writer(&self) -> Writer {
@@ -130,29 +76,11 @@ impl Namespace {
     }
 }
 
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
-    }
-}
-
 /// What came of each message of the batch.
 pub(crate) fn outcomes(writer: &mut Writer, batch: &Batch) -> Vec<Outcome> {
     let mut outcomes = vec![Outcome::Done; batch.len()];
     writer.write(batch, |at, outcome| outcomes[at] = outcome).expect("written");
     outcomes
-}
-
-/// Waits until it holds.
-pub(crate) fn until<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(seen) = look() {
-            return seen;
-        }
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Which of the hosts forwards.
@@ -194,10 +122,10 @@ impl Fabric {
     /// A forwards.
     pub(crate) fn new() -> Self {
         let fabric = Self {
-            client: Namespace::new("c"),
-            a: Namespace::new("a"),
-            b: Namespace::new("b"),
-            server: Namespace::new("s"),
+            client: Namespace::tracking("c"),
+            a: Namespace::tracking("a"),
+            b: Namespace::tracking("b"),
+            server: Namespace::tracking("s"),
         };
         fabric.client.ip("address add 10.9.1.2/32 dev lo");
         fabric.client.ip("address add fd09:1::2/128 dev lo nodad");
@@ -208,7 +136,7 @@ impl Fabric {
             host.set("ipv6/conf/all/forwarding", "1");
             for (end, side) in [(&fabric.client, 1), (&fabric.server, 2)] {
                 let (front, eth) = (format!("e{side}"), format!("eth{n}"));
-                host.ip(&format!("link add {front} type veth peer name {eth} netns {}", end.0));
+                host.ip(&format!("link add {front} type veth peer name {eth} netns {}", end.name));
                 for (namespace, device, last) in [(host, &front, 1), (end, &eth, 2)] {
                     namespace.ip(&format!("link set {device} addrgenmode none up"));
                     namespace.ip(&format!("address add 10.9.{side}{n}.{last}/24 dev {device}"));
@@ -240,13 +168,10 @@ impl Fabric {
         }
     }
 
-    pub(crate) fn listen(&self, six: bool) -> TcpListener {
-        let address = if six { "[fd09:2::2]:8080" } else { "10.9.2.2:8080" };
-        self.server.enter(|| TcpListener::bind(address).expect("free"))
-    }
-
     /// A connection through the VIP: the client's end, the server's.
-    pub(crate) fn connect(&self, listener: &TcpListener, six: bool) -> (TcpStream, TcpStream) {
+    pub(crate) fn connect(&self, six: bool) -> (TcpStream, TcpStream) {
+        let address = if six { "[fd09:2::2]:8080" } else { "10.9.2.2:8080" };
+        let listener = self.server.enter(|| TcpListener::bind(address).expect("free"));
         let near = self.client.enter(|| TcpStream::connect_timeout(&vip(six), PATIENCE).expect("forwarded"));
         let (far, _) = listener.accept().expect("connected");
         for stream in [&near, &far] {

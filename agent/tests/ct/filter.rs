@@ -49,7 +49,7 @@ fn the_table_is_what_nft_would_have_made_of_it() {
     if skipped() {
         return;
     }
-    let namespace = Namespace::new("f");
+    let namespace = Namespace::tracking("f");
     filter(
         &namespace,
         &[(VIP, EventMask::AT_ASSURED), ("10.9.9.10", EventMask::AT_SYN), (VIP6, EventMask::AT_ASSURED)],
@@ -117,8 +117,7 @@ fn a_short_connection_to_a_vip_is_two_events_and_other_traffic_none() {
     filter(&fabric.a, &[(VIP, EventMask::AT_ASSURED), (VIP6, EventMask::AT_ASSURED)]);
     let mut ear = Ear::of(&fabric.a);
     for six in [false, true] {
-        let listener = fabric.listen(six);
-        let (near, far) = fabric.connect(&listener, six);
+        let (near, far) = fabric.connect(six);
         assert!(speaks(&near, &far));
         drop((near, far));
         // Around the VIP: forwarded, but not to it.
@@ -152,8 +151,7 @@ fn a_vip_may_tell_from_the_first_packet_on() {
     let fabric = Fabric::new();
     filter(&fabric.a, &[(VIP, EventMask::AT_SYN)]);
     let mut ear = Ear::of(&fabric.a);
-    let listener = fabric.listen(false);
-    let (near, far) = fabric.connect(&listener, false);
+    let (near, far) = fabric.connect(false);
     assert!(speaks(&near, &far));
     let kinds: Vec<_> = ear.heard().into_iter().map(|event| event.kind).collect();
     assert_eq!(kinds, [EventKind::New, EventKind::Update, EventKind::Update], "SYN, answer, assured");
@@ -196,8 +194,7 @@ fn a_replica_tells_of_its_life_once_it_carries_traffic_whatever_its_host_was_tol
         brief(host);
         filter(host, &[(VIP, EventMask::AT_ASSURED)]);
     }
-    let listener = fabric.listen(false);
-    let (near, far) = fabric.connect(&listener, false);
+    let (near, far) = fabric.connect(false);
     assert!(speaks(&near, &far));
     let told = fabric.a.flow_to(vip(false));
     fabric.b.create(&[Replica::of(&told, 300, None)]);
@@ -218,7 +215,7 @@ fn who_else_sets_masks_is_named() {
     if skipped() {
         return;
     }
-    let namespace = Namespace::new("o");
+    let namespace = Namespace::tracking("o");
     filter(&namespace, &[(VIP, EventMask::AT_ASSURED)]);
     let others = || namespace.enter(|| EventFilter::open().expect("opens").others().expect("asked"));
     assert!(others().is_empty(), "ours are ours: {EVENTS_TABLE}");

@@ -8,4 +8,6 @@ mod events;
 mod fabric;
 mod filter;
 mod moves;
+#[path = "../netns/mod.rs"]
+mod netns;
 mod table;

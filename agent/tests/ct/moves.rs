@@ -23,8 +23,7 @@ fn a_flow_goes_on_with_megabytes_at_the_host_that_has_a_replica_and_back() {
     }
     let fabric = Fabric::new();
     for six in [false, true] {
-        let listener = fabric.listen(six);
-        let (near, far) = fabric.connect(&listener, six);
+        let (near, far) = fabric.connect(six);
         exchange(&near, &far, 4 << 20).expect("through A");
         let told = fabric.a.flow_to(vip(six));
         fabric.b.create(&[replica(&told)]);
@@ -58,8 +57,7 @@ fn without_a_replica_the_flow_is_dead_so_the_rule_set_is_strict() {
         return;
     }
     let fabric = Fabric::new();
-    let listener = fabric.listen(false);
-    let (near, far) = fabric.connect(&listener, false);
+    let (near, far) = fabric.connect(false);
     assert!(speaks(&near, &far));
     fabric.move_to(Host::B);
     assert!(!speaks(&near, &far));
@@ -127,8 +125,7 @@ fn a_copy_of_what_was_dumped_is_taken_by_the_kernel_and_dead() {
         return;
     }
     let fabric = Fabric::new();
-    let listener = fabric.listen(false);
-    let (near, far) = fabric.connect(&listener, false);
+    let (near, far) = fabric.connect(false);
     assert!(speaks(&near, &far));
     let told = fabric.a.flow_to(vip(false));
     assert_eq!(raw(&fabric.b, &verbatim(&told)), [0], "it is taken");
@@ -146,8 +143,7 @@ fn a_flow_whose_answers_were_lost_before_it_moved_drains() {
         return;
     }
     let fabric = Fabric::new();
-    let listener = fabric.listen(false);
-    let (near, far) = fabric.connect(&listener, false);
+    let (near, far) = fabric.connect(false);
     exchange(&near, &far, 1 << 20).expect("through A");
     fabric.b.create(&[replica(&fabric.a.flow_to(vip(false)))]);
     fabric.a.nft("table inet cut { chain f { type filter hook forward priority 0; ip saddr 10.9.2.2 drop; }; }");
@@ -166,8 +162,7 @@ fn flags_without_a_mask_are_ignored_by_the_kernel() {
         return;
     }
     let fabric = Fabric::new();
-    let listener = fabric.listen(false);
-    let (near, far) = fabric.connect(&listener, false);
+    let (near, far) = fabric.connect(false);
     assert!(speaks(&near, &far));
     let mut batch = Batch::new();
     batch.create(&replica(&fabric.a.flow_to(vip(false)))).expect("fits");
@@ -258,8 +253,7 @@ fn an_offloaded_flow_is_written_with_a_state_and_a_lease_and_lives() {
         return;
     }
     let fabric = Fabric::new();
-    let listener = fabric.listen(false);
-    let (near, far) = fabric.connect(&listener, false);
+    let (near, far) = fabric.connect(false);
     exchange(&near, &far, 1 << 20).expect("through A");
     let mut told = fabric.a.flow_to(vip(false));
     // As a flow table's are dumped.
@@ -276,8 +270,7 @@ fn an_inherited_flow_that_ends_at_the_new_host_is_told_of_there() {
         return;
     }
     let fabric = Fabric::new();
-    let listener = fabric.listen(false);
-    let (near, far) = fabric.connect(&listener, false);
+    let (near, far) = fabric.connect(false);
     assert!(speaks(&near, &far));
     fabric.b.set("netfilter/nf_conntrack_tcp_timeout_time_wait", "1");
     fabric.b.set("netfilter/nf_conntrack_tcp_timeout_last_ack", "1");

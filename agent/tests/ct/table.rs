@@ -41,7 +41,7 @@ pub(crate) fn flow(n: u16) -> Replica {
 
 /// A table without traffic, with something to translate.
 pub(crate) fn alone() -> Namespace {
-    let namespace = Namespace::new("t");
+    let namespace = Namespace::tracking("t");
     namespace.nft("table inet t { chain p { type nat hook prerouting priority dstnat; ct state new accept; }; }");
     namespace
 }
@@ -253,7 +253,7 @@ fn without_a_nat_chain_a_translated_replica_is_taken_all_the_same_so_the_chain_i
     if skipped() {
         return;
     }
-    let namespace = Namespace::new("n");
+    let namespace = Namespace::tracking("n");
     namespace.create(&[flow(1)]);
     assert_eq!(namespace.dump()[0].reply, flow(1).reply);
     let look = || namespace.enter(|| Translating::look().expect("asked"));

@@ -9,9 +9,7 @@ use std::process::Command;
 use std::time::Instant;
 
 fn nft(namespace: &Namespace, arguments: &str) -> String {
-    let mut all = vec!["netns", "exec", namespace.name.as_str(), "nft"];
-    all.extend(arguments.split_whitespace());
-    run("ip", &all)
+    namespace.exec(&format!("nft {arguments}"))
 }
 
 fn answers(from: &Namespace, target: IpAddr) -> bool {
@@ -24,7 +22,7 @@ fn the_table_is_what_nft_would_have_made_of_it() {
     if skipped() {
         return;
     }
-    let namespace = Namespace::new();
+    let namespace = Namespace::new("os");
     namespace.enter(|| {
         let mut guard = Guard::open().expect("open");
         assert!(!guard.is_there().expect("asked"));
@@ -59,7 +57,7 @@ fn the_set_is_replaced_as_a_whole_and_the_table_goes_with_the_last_address() {
     if skipped() {
         return;
     }
-    let namespace = Namespace::new();
+    let namespace = Namespace::new("os");
     nft(&namespace, "add table inet other");
     namespace.enter(|| {
         let mut guard = Guard::open().expect("open");
@@ -90,7 +88,7 @@ fn as_many_addresses_as_are_promised_can_be_guarded_and_more_are_refused() {
     if skipped() {
         return;
     }
-    let namespace = Namespace::new();
+    let namespace = Namespace::new("os");
     let shown = namespace.enter(|| {
         let mut guard = Guard::open().expect("open");
         let many = |n: usize| -> BTreeSet<IpAddr> {
@@ -144,7 +142,7 @@ fn without_the_right_the_guard_is_refused_in_words() {
     if skipped() {
         return;
     }
-    Namespace::new().enter(|| {
+    Namespace::new("os").enter(|| {
         let mut guard = Guard::open().expect("opening needs nothing");
         let none = rustix::thread::CapabilitySet::empty();
         let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
@@ -159,7 +157,7 @@ fn without_the_right_the_guard_is_refused_in_words() {
 #[test]
 #[ignore = "a measurement"]
 fn guard_cost() {
-    Namespace::new().enter(|| {
+    Namespace::new("os").enter(|| {
         let mut guard = Guard::open().expect("open");
         let mut took: Vec<_> = (0..50)
             .map(|_| {

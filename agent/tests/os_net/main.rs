@@ -7,6 +7,8 @@ mod events;
 mod gateway;
 mod guard;
 mod ipv6;
+#[path = "../netns/mod.rs"]
+mod netns;
 mod routes;
 mod segment;
 mod sockets;

@@ -70,8 +70,8 @@ fn adverts_of_two_interfaces_are_taken_in_turn() {
     if skipped() {
         return;
     }
-    let namespace = Namespace::new();
-    let peer = Namespace::new();
+    let namespace = Namespace::new("os");
+    let peer = Namespace::new("os");
     for (i, name) in ["x", "y"].into_iter().enumerate() {
         namespace.ip(&format!("link add name {name} type veth peer name {name} netns {}", peer.name));
         for (host, end) in [(&namespace, 1), (&peer, 2)] {

@@ -168,7 +168,7 @@ fn a_routed_peer_is_heard_on_whichever_interface_its_packets_come_in() {
         return;
     }
     // one -- router == two, joined by two cables; 10.9.0.2 and fd09::2 are two's own, on no cable.
-    let (one, router, two) = (Namespace::new(), Namespace::new(), Namespace::new());
+    let (one, router, two) = (Namespace::new("os"), Namespace::new("os"), Namespace::new("os"));
     let cable = |a: &Namespace, name_a: &str, b: &Namespace, name_b: &str, net: u8| {
         a.ip(&format!("link add name {name_a} type veth peer name {name_b} netns {}", b.name));
         for (host, name, last) in [(a, name_a, 1), (b, name_b, 2)] {

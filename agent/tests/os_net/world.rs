@@ -1,17 +1,16 @@
 //! Network namespaces, and what the tests share.
 
+pub(crate) use crate::netns::{Namespace, run, skipped};
 use holdfast::os::addr::AddressSocket;
 use holdfast::os::link;
 use holdfast_node::io::{Address, SocketKey};
 use holdfast_vrrp::Family;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt};
 use nix::sys::time::TimeVal;
-use std::fs::{self, File};
+use std::fs;
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub(crate) const VIP: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
@@ -20,24 +19,10 @@ pub(crate) const VIP6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x
 
 pub(crate) const LIFETIME: Duration = Duration::from_secs(60);
 
-/// A network namespace, removed when dropped (also by a panic), with everything in it.
-pub(crate) struct Namespace {
-    pub(crate) name: String,
-}
-
 impl Namespace {
-    pub(crate) fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("hfos{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        run("ip", &["netns", "add", &name]);
-        let namespace = Self { name };
-        namespace.ip("link set lo up");
-        namespace
-    }
-
     /// One with a pair of interfaces `v0` and `v1`, both up.
     pub(crate) fn with_pair() -> Self {
-        let namespace = Self::new();
+        let namespace = Self::new("os");
         namespace.ip("link add v0 type veth peer name v1");
         namespace.ip("link set v0 up");
         namespace.ip("link set v1 up");
@@ -46,27 +31,9 @@ impl Namespace {
         namespace
     }
 
-    pub(crate) fn ip(&self, arguments: &str) -> String {
-        let mut all = vec!["-n", self.name.as_str()];
-        all.extend(arguments.split_whitespace());
-        run("ip", &all)
-    }
-
     /// Waits until the interface sends: the kernel notices a new cable a little later.
     pub(crate) fn until_up(&self, interface: &str) {
         eventually("the link is up", || self.ip(&format!("link show {interface}")).contains("state UP"));
-    }
-
-    /// Runs `f` on a thread inside the namespace; a panic goes on here.
-    pub(crate) fn enter<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                let file = File::open(format!("/run/netns/{}", self.name)).expect("the namespace is there");
-                nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET).expect("root may enter it");
-                f()
-            });
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
     }
 
     /// Like `enter`, in the kind of runtime that the protocol thread has.
@@ -78,16 +45,10 @@ impl Namespace {
     }
 }
 
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
-    }
-}
-
 /// Two namespaces joined by a cable: interface `eth0` in each, 10.0.0.1 and 10.0.0.2, fd00::1 and fd00::2, fe80::1 and
 /// fe80::2, all usable at once.
 pub(crate) fn two_hosts() -> (Namespace, Namespace) {
-    let (one, two) = (Namespace::new(), Namespace::new());
+    let (one, two) = (Namespace::new("os"), Namespace::new("os"));
     one.ip(&format!("link add name eth0 type veth peer name eth0 netns {}", two.name));
     for (host, last) in [(&one, 1), (&two, 2)] {
         host.ip("link set eth0 addrgenmode none up");
@@ -98,21 +59,6 @@ pub(crate) fn two_hosts() -> (Namespace, Namespace) {
     one.until_up("eth0");
     two.until_up("eth0");
     (one, two)
-}
-
-pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output().expect("iproute2 is installed");
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {}: {error}", arguments.join(" "));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-pub(crate) fn skipped() -> bool {
-    let root = nix::unistd::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: network namespaces need root");
-    }
-    !root
 }
 
 pub(crate) fn index(name: &str) -> u32 {

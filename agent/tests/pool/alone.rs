@@ -1,7 +1,8 @@
 //! The agent and all that it does for the embedded balancer.
 
-use crate::agent::{self, skipped, until};
+use crate::agent;
 use crate::fabric::{Fabric, VIP, ask, connect};
+use crate::netns::{skipped, until};
 use crate::{load, service, table, udp_backends, vip};
 use holdfast::os::nft::Balancer;
 use holdfast_node::config::Transport;
@@ -50,7 +51,7 @@ fn answer(socket: &UdpSocket) -> Option<u8> {
 
 /// Answers by curl, through everything.
 fn curl(fabric: &Fabric) -> Option<u8> {
-    let words = ["netns", "exec", &fabric.client.0, "curl", "-s", "-m", "2", &format!("http://{VIP}/")];
+    let words = ["netns", "exec", &fabric.client.name, "curl", "-s", "-m", "2", &format!("http://{VIP}/")];
     let output = Command::new("ip").args(words).output().expect("curl is installed");
     String::from_utf8_lossy(&output.stdout).split(' ').next()?.parse().ok()
 }
@@ -94,11 +95,11 @@ impl Agent {
     }
 
     fn with(fabric: &Fabric, sections: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("{}-agent", fabric.host.0));
+        let folder = std::env::temp_dir().join(format!("{}-agent", fabric.host.name));
         fs::create_dir(&folder).expect("a fresh name");
         let config = format!("[node]\nname = \"a\"\n{sections}");
         fs::write(folder.join("holdfast.toml"), config).expect("writable");
-        Self { folder, namespace: fabric.host.0.clone(), child: None }
+        Self { folder, namespace: fabric.host.name.clone(), child: None }
     }
 
     pub(crate) fn start(&mut self) {

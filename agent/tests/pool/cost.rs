@@ -146,7 +146,7 @@ impl<'a> Bench<'a> {
              ip daddr 10.9.2.0/24 udp dport 53 masquerade\n }}\n}}\n",
             choices.join(", ")
         );
-        let by_hand = std::env::temp_dir().join(format!("{}.nft", fabric.host.0));
+        let by_hand = std::env::temp_dir().join(format!("{}.nft", fabric.host.name));
         fs::write(&by_hand, text).expect("writable");
         let ours = load(vec![service(vip(), Transport::Udp, 53, 0)], vec![table(&backends, &[1; 3])]);
         Self { fabric, by_hand, ours }

@@ -1,73 +1,14 @@
 //! A client, a balancer host and three backends in network namespaces of their own.
 
-use crate::agent::{PATIENCE, until};
-use std::fs::{self, File};
+use crate::netns::{Namespace, PATIENCE, until};
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub(crate) const VIP: &str = "10.9.1.10";
 pub(crate) const VIP6: &str = "fd09:1::10";
-
-pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output().unwrap_or_else(|e| panic!("{program}: {e}"));
-    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-pub(crate) struct Namespace(pub(crate) String);
-
-impl Namespace {
-    fn new(role: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("hfpool{}-{}{role}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        run("ip", &["netns", "add", &name]);
-        let namespace = Self(name);
-        namespace.ip("link set lo up");
-        namespace
-    }
-
-    pub(crate) fn ip(&self, arguments: &str) -> String {
-        let mut all = vec!["-n", self.0.as_str()];
-        all.extend(arguments.split_whitespace());
-        run("ip", &all)
-    }
-
-    pub(crate) fn exec(&self, words: &str) -> String {
-        let mut all = vec!["netns", "exec", self.0.as_str()];
-        all.extend(words.split_whitespace());
-        run("ip", &all)
-    }
-
-    pub(crate) fn enter<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                self.join();
-                f()
-            });
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
-    }
-
-    fn join(&self) {
-        let file = File::open(format!("/run/netns/{}", self.0)).expect("the namespace is there");
-        nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET).expect("root may enter it");
-    }
-
-    fn set(&self, key: &str, value: &str) {
-        let path = format!("/proc/sys/net/{key}");
-        self.enter(|| fs::write(&path, value).unwrap_or_else(|e| panic!("{path}: {e}")));
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
-    }
-}
 
 /// TCP and UDP on ports 80 and 53 of a backend: each answers its number and whom it saw.
 pub(crate) struct Backend {
@@ -143,7 +84,7 @@ impl Fabric {
         let (client, host) = (Namespace::new("c"), Namespace::new("h"));
         host.set("ipv4/ip_forward", "1");
         host.set("ipv6/conf/all/forwarding", "1");
-        host.ip(&format!("link add front type veth peer name eth0 netns {}", client.0));
+        host.ip(&format!("link add front type veth peer name eth0 netns {}", client.name));
         host.ip("link add back type bridge");
         for device in ["front", "back"] {
             host.ip(&format!("link set {device} up"));
@@ -162,7 +103,7 @@ impl Fabric {
         client.ip("route add default via fd09:1::1");
         let backend = |number: u8| {
             let namespace = Namespace::new(&format!("b{number}"));
-            host.ip(&format!("link add b{number} type veth peer name eth0 netns {}", namespace.0));
+            host.ip(&format!("link add b{number} type veth peer name eth0 netns {}", namespace.name));
             host.ip(&format!("link set b{number} up master back"));
             // Where bridges filter too, one that is sent to itself would not leave by the port it came from.
             host.ip(&format!("link set b{number} type bridge_slave hairpin on"));

@@ -8,14 +8,16 @@ mod cost;
 mod fabric;
 #[path = "../figures/mod.rs"]
 mod figures;
+#[path = "../netns/mod.rs"]
+mod netns;
 mod turn;
 
-use agent::skipped;
 use fabric::{Fabric, VIP, VIP6, ask, connect};
 use holdfast::os::nft::Balancer;
 use holdfast_node::config::{Affinity, NatMode, OnDown, Service, SetId, Transport};
 use holdfast_node::pool::maglev::Layout;
 use holdfast_node::pool::{Balance, Ruleset, SetChange, SetTable, SlotChange};
+use netns::skipped;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The protocol thread doesn't wait for the packet filter.
 
-use crate::agent::{skipped, until};
 use crate::fabric::Fabric;
+use crate::netns::{skipped, until};
 use crate::{load, spread, vip};
 use holdfast::os::nft::Balancer;
 use holdfast::reconcile::{Executor, Heard};
