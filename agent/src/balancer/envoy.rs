@@ -7,7 +7,7 @@
 
 use super::acts::Act;
 use super::plane::{Asked, Asking, Member, Plane, generations, within};
-use super::{Tree, ask};
+use super::{Process, Tree, ask};
 use holdfast_node::config::{Admin as Where, Balancer, HttpAt};
 use holdfast_node::io::{Admin, Level, Pool};
 use std::time::{Duration, Instant};
@@ -29,7 +29,8 @@ const DRAINING: u64 = 1;
 #[derive(Debug)]
 pub(super) struct Envoy {
     admin: Option<(HttpAt, String)>,
-    before: Option<Counters>,
+    /// In the last look, of the one with this main process.
+    before: Option<(Process, Counters)>,
     /// Updates that were rejected since one was taken.
     failed: u64,
     /// Epochs that ended before they served, up to when this one came.
@@ -56,16 +57,17 @@ impl Envoy {
             other => Err(format!("{at}: status {other}")),
         });
         match statistics {
-            Ok(statistics) => self.told(&statistics, tree.aborted, Admin::Answers { took }),
+            Ok(statistics) => self.told(tree, &statistics, Admin::Answers { took }),
             Err(why) => Asked::only(Admin::Silent { why }),
         }
     }
 
-    fn told(&mut self, now: &Statistics, aborted: u64, admin: Admin) -> Asked {
-        // A new epoch counts from zero.
-        let before = self.before.replace(now.counters).filter(|before| before.epoch == now.counters.epoch);
+    fn told(&mut self, tree: &Tree, now: &Statistics, admin: Admin) -> Asked {
+        // A new epoch counts from zero, and so does one that was started anew.
+        let same = |before: &(Process, Counters)| before.0 == tree.main && before.1.epoch == now.counters.epoch;
+        let before = self.before.replace((tree.main, now.counters)).filter(same).map(|(_, counters)| counters);
         if before.is_none() {
-            self.aborted = aborted;
+            self.aborted = tree.aborted;
         }
         let grown = |count: fn(&Counters) -> u64| before.is_some_and(|before| count(&now.counters) > count(&before));
         if grown(|c| c.rejected) {
@@ -80,7 +82,7 @@ impl Envoy {
             connections: Some(connections),
             backends: (now.pool.total > 0).then_some(now.pool),
             generation: Some(now.counters.epoch),
-            failed: Some(self.failed.saturating_add(aborted.saturating_sub(self.aborted))),
+            failed: Some(self.failed.saturating_add(tree.aborted.saturating_sub(self.aborted))),
             leaving: now.live == Some(0) || now.state == Some(DRAINING),
             admin,
         }
@@ -219,7 +221,15 @@ mod tests {
     }
 
     fn told(envoy: &mut Envoy, text: &str) -> Asked {
-        envoy.told(&statistics(text).expect("Envoy's"), 0, Admin::NotConfigured)
+        told_by(envoy, &tree(1, 0), text)
+    }
+
+    fn told_by(envoy: &mut Envoy, tree: &Tree, text: &str) -> Asked {
+        envoy.told(tree, &statistics(text).expect("Envoy's"), Admin::NotConfigured)
+    }
+
+    fn tree(pid: u32, aborted: u64) -> Tree {
+        Tree { aborted, ..Tree::single(Process { start: u64::from(pid), pid }) }
     }
 
     #[test]
@@ -276,10 +286,18 @@ mod tests {
     fn an_epoch_that_ended_before_it_served_is_a_failed_reload_until_one_serves() {
         let mut envoy = envoy();
         let next = TEXT.replace("epoch: 4", "epoch: 6");
-        let mut at =
-            |text: &str, aborted| envoy.told(&statistics(text).expect("Envoy's"), aborted, Admin::NotConfigured).failed;
+        let mut at = |text: &str, aborted| told_by(&mut envoy, &tree(1, aborted), text).failed;
         let failed = [at(TEXT, 3), at(TEXT, 4), at(TEXT, 4), at(&next, 4), at(&next, 5)];
         assert_eq!(failed, [0, 1, 1, 0, 1].map(Some), "what was before it was looked at isn't counted");
+    }
+
+    #[test]
+    fn what_failed_ends_with_the_envoy_it_failed_for() {
+        let mut envoy = envoy();
+        let rejected = TEXT.replace("rejected: 0", "rejected: 1");
+        let mut at = |pid, aborted, text: &str| told_by(&mut envoy, &tree(pid, aborted), text).failed;
+        let failed = [at(1, 0, TEXT), at(1, 1, &rejected), at(2, 1, TEXT), at(2, 1, TEXT)];
+        assert_eq!(failed, [0, 2, 0, 0].map(Some), "another one has the same epoch");
     }
 
     #[test]
