@@ -106,9 +106,11 @@ impl Attempts {
         without_effect
     }
 
-    /// What [`Attempts::look`] gave was one.
-    pub(super) fn confirm(&mut self) {
-        self.failed = self.failed.saturating_add(1);
+    /// What [`Attempts::look`] gave was one. Meanwhile another may have taken effect: then it is of no interest.
+    pub(super) fn confirm(&mut self, loaded: u64) {
+        if self.last.as_ref().is_some_and(|last| last.loaded == loaded) {
+            self.failed = self.failed.saturating_add(1);
+        }
     }
 
     /// Those since the last one that took effect.
@@ -263,10 +265,12 @@ mod tests {
         let same = tree(&[20, 21], &[]);
         assert_eq!(course.look(&same, 11, true), Some(20), "the configuration is as old as the workers");
         assert_eq!(course.rest(&same, 11), NONE);
-        course.attempts.confirm();
+        course.attempts.confirm(20);
         assert_eq!(course.attempts.failed(), 1);
         course.look(&tree(&[30, 31], &[20, 21]), 13, true);
         assert_eq!(course.attempts.failed(), 0, "now it has what it was told");
+        course.attempts.confirm(20);
+        assert_eq!(course.attempts.failed(), 0, "it took long to find out about one before that");
         assert_eq!(course.rest(&tree(&[30, 31], &[]), 15), NONE, "the old ones ended");
     }
 
@@ -314,7 +318,7 @@ mod tests {
     fn a_worker_that_is_replaced_does_not_undo_a_failure_and_another_master_does() {
         let mut course = Course::new(&[20]);
         assert_eq!(course.look(&tree(&[20], &[]), 11, true), Some(20));
-        course.attempts.confirm();
+        course.attempts.confirm(20);
         assert_eq!(course.rest(&tree(&[30], &[]), 12), NONE);
         assert_eq!(course.attempts.failed(), 1, "it was started with what the master has");
         assert_eq!(course.look(&tree(&[30], &[]), 13, true), Some(20), "and that is as old as it was");

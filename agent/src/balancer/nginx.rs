@@ -99,7 +99,7 @@ struct Reloads {
     opened: Option<Opened>,
     watching: Option<JoinHandle<Option<Opened>>>,
     watched: Option<Instant>,
-    confirming: Option<JoinHandle<bool>>,
+    confirming: Option<JoinHandle<Option<u64>>>,
 }
 
 impl Reloads {
@@ -128,16 +128,19 @@ impl Reloads {
         let (proc, master) = (Path::new("/proc"), tree.main.pid);
         let signals = proc::signals(proc, master)?;
         let children = || proc::children(proc, master).into_iter().collect();
-        if let Some(loaded) = self.attempts.look(Instant::now(), tree, signals, since, children) {
+        // One at a time: a disk that hangs shall hold one thread. Attempts meanwhile count with the one that is looked at.
+        if let Some(loaded) = self.attempts.look(Instant::now(), tree, signals, since, children)
+            && self.confirming.is_none()
+        {
             let folder = opened.folder().to_owned();
-            self.confirming = Some(spawn_blocking(move || changed(&folder, loaded)));
+            self.confirming = Some(spawn_blocking(move || changed(&folder, loaded).then_some(loaded)));
         }
         if let Some(confirming) = &mut self.confirming
             && let Ok(done) = tokio::time::timeout(CONFIRMED, confirming).await
         {
             self.confirming = None;
-            if done.unwrap_or(false) {
-                self.attempts.confirm();
+            if let Ok(Some(loaded)) = done {
+                self.attempts.confirm(loaded);
             }
         }
         Some(self.attempts.failed())
