@@ -236,18 +236,20 @@ impl Looker {
             let ports = asked.then(|| self.ports.borrow().clone());
             // Files may be on a disk that is slow: never on a thread that others wait for.
             let looked = tokio::task::spawn_blocking(move || {
-                let result = finder.find(command).and_then(open);
+                let found = finder.find(command);
+                let result = found.clone().and_then(open);
+                // Only so many are watched; who asks how it is wants to know of all.
+                let summary = result.as_ref().map_err(String::clone).and(found);
                 // Only who is in doubt wants to know.
                 let listens = ports.is_some_and(|ports| {
                     // A kernel that doesn't tell: then nothing speaks for it.
                     diag::listeners().is_ok_and(|all| finder.listens(&all, &ports))
                 });
-                (finder, result, listens)
+                (finder, result, summary, listens)
             })
             .await;
-            let Ok((back, result, listens)) = looked else { return };
+            let Ok((back, result, summary, listens)) = looked else { return };
             finder = back;
-            let summary = result.as_ref().map(|(tree, _)| tree.clone()).map_err(String::clone);
             let pause = if summary.is_ok() { LOOK_EVERY } else { SEEK_EVERY };
             if asked || last.as_ref() != Some(&summary) {
                 if let Ok(tree) = &summary {
@@ -347,6 +349,7 @@ mod tests {
         dir: PathBuf,
         child: Option<Child>,
         watcher: Watcher,
+        tree: watch::Receiver<Option<Tree>>,
     }
 
     impl Lab {
@@ -362,9 +365,10 @@ mod tests {
                 ProcessSource::Command(vec!["given".to_owned()])
             };
             let name = Name::new("lb").expect("a valid name");
-            let (watcher, lookers) = pair(&[Balancer::new(name, kind, source)]);
+            let (watcher, mut lookers) = pair(&[Balancer::new(name, kind, source)]);
+            let tree = lookers.first_mut().expect("one looker").share().tree;
             lookers.into_iter().for_each(|l| drop(tokio::spawn(l.run())));
-            Self { dir, child: None, watcher }
+            Self { dir, child: None, watcher, tree }
         }
 
         fn start(&mut self, program: &str, args: &[&str]) -> u32 {
@@ -517,6 +521,22 @@ mod tests {
         let worker = lab.workers().first().expect("one worker").pid;
         signal(worker, SIGKILL);
         assert_eq!(gone_pid(&lab.next().await), Some(pid));
+    }
+
+    #[tokio::test]
+    async fn of_very_many_workers_the_youngest_are_watched_and_all_are_told() {
+        let mut lab = Lab::new(BalancerKind::Haproxy, false);
+        let fifo = lab.dir.join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("a fresh directory");
+        // Each waits for somebody to write.
+        let script = "n=0; while [ $n -lt 70 ]; do (read x <\"$0\") & n=$((n+1)); done; wait";
+        let pid = lab.start("sh", &["-c", script, &fifo.display().to_string()]);
+        lab.command(pid);
+        let mut tree = lab.tree.clone();
+        let all = |tree: &Option<Tree>| tree.as_ref().is_some_and(|tree| tree.old.len() == 69);
+        tokio::time::timeout(LONG, tree.wait_for(all)).await.expect("all are told").expect("it looks on");
+        let watched = lab.until_workers(|w| w.len() == 1 + WORKERS_MAX).await;
+        assert_eq!(watched.last().copied(), tree.borrow().as_ref().and_then(Tree::youngest));
     }
 
     #[tokio::test]
