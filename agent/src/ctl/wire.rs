@@ -54,8 +54,8 @@ pub struct PoolBody {
 /// Longest name of a backend, bytes.
 pub const BACKEND_MAX: usize = 64;
 
-/// One line of the answer to a drain, an undrain or an upgrade. Any number of `Progress`, then exactly one other; an answer that
-/// ends without one means that the agent ended.
+/// One line of the answer to a drain, an undrain or an upgrade. Any number of `Progress`, then exactly one other; an
+/// answer that ends without one means that the agent ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum AnswerLine {
