@@ -26,16 +26,22 @@ const ADMIN: u16 = 9901;
 const RESTARTER: &str = "\
 n=0
 start() { former=$last; \"$@\" --restart-epoch $n & last=$!; n=$((n+1)); }
-trap 'again=1' HUP
+trap 'start \"$@\"' HUP
 start \"$@\"
 while :; do
   wait \"$last\"; code=$?
-  if [ -n \"$again\" ]; then again=; start \"$@\"; continue; fi
   kill -0 \"$last\" 2>/dev/null && continue
   [ -n \"$former\" ] && kill -0 \"$former\" 2>/dev/null || exit \"$code\"
-  last=$former; former=; n=$((n-1))
+  last=$former former= n=$((n-1))
 done
 ";
+
+/// What runs it. A shell can't trap what was ignored when it began, and `nohup` hands that down to all that it starts.
+const SHELL: [&str; 3] = ["env", "--default-signal=HUP", "/bin/sh"];
+
+/// Epochs find each other by memory that all namespaces share, and leave it there when they are killed. `ip netns exec`
+/// has given them a mount namespace: with a file system of its own there, that memory goes with the last of them.
+const OWN_MEMORY: &str = "mount -t tmpfs shm /dev/shm && exec /bin/sh \"$@\"";
 
 /// The plane.
 #[derive(Debug)]
@@ -160,15 +166,16 @@ static_resources:
     }
 
     fn command(&self, host: Host<'_>) -> Result<Vec<String>> {
-        // What epochs find each other by, through memory that all namespaces share.
+        // By what epochs know each other: none of a former plane, that may still be ending.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let Some(program) = program() else { bail!(Lacks("Envoy (tests/setup.sh fetches it)".into())) };
-        let base = std::process::id() % 30_000 * 64 + NEXT.fetch_add(1, Ordering::Relaxed) % 64;
+        let base = NEXT.fetch_add(1, Ordering::Relaxed).to_string();
         let (restarter, config) = (host.path("restarter"), host.path("envoy.yaml"));
-        let (program, base) = (program.to_string_lossy().into_owned(), base.to_string());
-        let own = ["/bin/sh", &restarter, &program, "-c", &config, "--base-id", &base, "--concurrency", "1"];
+        let program = program.to_string_lossy().into_owned();
+        let below = ["-c", OWN_MEMORY, "own-memory", &restarter];
+        let own = [&program, "-c", &config, "--base-id", &base, "--concurrency", "1"];
         let times = ["-l", "warning", "--drain-time-s", "1", "--parent-shutdown-time-s", "2"];
-        Ok(own.iter().chain(&times).map(|s| (*s).to_owned()).collect())
+        Ok(SHELL.iter().chain(&below).chain(&own).chain(&times).map(|s| (*s).to_owned()).collect())
     }
 
     fn section(&self, _host: Host<'_>) -> String {
@@ -228,5 +235,62 @@ static_resources:
 
     fn slow(&self, host: Host<'_>, _main: i32, on: bool) -> Result<()> {
         Self::pressure(host, if on { "1" } else { "0" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::wait_for;
+    use crate::process::{Proc, Stat, alive, kill_pid};
+
+    /// Writes down its pid and epoch; ends at once if the file `broken` is there.
+    const FAKE: &str = "#!/bin/sh\necho $$ $2 >>\"$0.epochs\"\n[ -e \"$0.broken\" ] && exit 1\nexec sleep 60\n";
+
+    fn until(what: &str, done: impl FnMut() -> Result<bool>) {
+        assert!(wait_for(Duration::from_secs(10), Duration::from_millis(5), done).expect("it can be seen"), "{what}");
+    }
+
+    #[test]
+    fn each_hup_starts_an_epoch_even_where_it_was_ignored_and_one_that_fails_is_no_parent() {
+        let directory = std::env::temp_dir().join(format!("holdfast-lab-restarter-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a fresh directory");
+        let file = |name: &str| directory.join(name);
+        std::fs::write(file("restarter"), RESTARTER).expect("writable");
+        std::fs::write(file("fake"), FAKE).expect("writable");
+        let mut command = Command::new("/bin/sh");
+        // As below nohup.
+        command.args(["-c", "trap '' HUP; exec \"$@\"", "nohup"]).args(SHELL);
+        command.args([file("restarter"), "/bin/sh".into(), file("fake")]);
+        let mut restarter = Proc::start("the restarter", command, &file("log")).expect("a shell");
+        let epochs = || -> Vec<(i32, u32)> {
+            let text = std::fs::read_to_string(file("fake.epochs")).unwrap_or_default();
+            let line = |l: &str| l.split_once(' ').and_then(|(pid, n)| Some((pid.parse().ok()?, n.parse().ok()?)));
+            text.lines().filter_map(line).collect()
+        };
+        let shell = restarter.pid();
+        let waits = || Stat::of(shell).is_some_and(|s| s.state == 'S');
+        let hup = |wanted: &[u32]| {
+            restarter.fd().signal(Signal::HUP).expect("it lives");
+            until(&format!("{wanted:?}"), || Ok(epochs().len() >= wanted.len() && waits()));
+            assert_eq!(epochs().iter().map(|(_, n)| *n).collect::<Vec<_>>(), wanted);
+        };
+        until("the first epoch", || Ok(epochs().len() == 1 && waits()));
+        hup(&[0, 1]);
+        std::fs::write(file("fake.broken"), "").expect("writable");
+        hup(&[0, 1, 2]);
+        // Its end is noticed when nothing of it is left.
+        let failed = epochs()[2].0;
+        until("its end", || Ok(Stat::of(failed).is_none() && waits()));
+        std::fs::remove_file(file("fake.broken")).expect("it is there");
+        hup(&[0, 1, 2, 2]);
+        let all: Vec<i32> = epochs().iter().map(|(pid, _)| *pid).filter(|pid| *pid != failed).collect();
+        kill_pid(all[2]);
+        until("back to the one before", || Ok(Stat::of(all[2]).is_none() && waits()));
+        kill_pid(all[1]);
+        until("its end with the last one", || Ok(!alive(shell)));
+        assert_eq!(restarter.exit_code(Duration::ZERO), Some(137));
+        all.into_iter().for_each(kill_pid);
+        let _gone = std::fs::remove_dir_all(directory);
     }
 }
