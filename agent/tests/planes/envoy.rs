@@ -6,7 +6,6 @@ use holdfast_node::io::Pool;
 use nix::sys::signal::Signal::{SIGCONT, SIGHUP, SIGKILL, SIGSTOP, SIGTERM};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Where tests/setup.sh puts it.
@@ -80,15 +79,14 @@ done
 /// Below a restarter, or alone.
 fn start(scene: &mut Scene, restarter: bool) -> (u32, Balancer) {
     let (program, file) = (program(), config(scene));
-    // What epochs find each other by, through memory that all namespaces share: every Envoy of these tests has its own.
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let base = (std::process::id() % 30_000 * 64 + NEXT.fetch_add(1, Ordering::Relaxed) % 64).to_string();
     let path = program.display().to_string();
-    let args = ["-c", &file, "--concurrency", "1", "-l", "warning", "--base-id", &base];
+    let args = ["-c", &file, "--concurrency", "1", "-l", "warning"];
     let times = ["--drain-time-s", "1", "--parent-shutdown-time-s", "2"];
     let pid = if restarter {
         let script = scene.write("restarter", RESTARTER);
-        scene.start(Path::new("/bin/sh"), &[&[script.as_str(), path.as_str()], &args[..], &times[..]].concat())
+        // A shell can't trap what was ignored when it began, and `nohup` hands that down to all that it starts.
+        let shell = ["--default-signal=HUP", "/bin/sh", script.as_str(), path.as_str()];
+        scene.start(Path::new("/usr/bin/env"), &[&shell, &args[..], &times[..]].concat())
     } else {
         scene.start(&program, &[&args[..], &times[..]].concat())
     };

@@ -41,9 +41,15 @@ pub(crate) fn scene(name: &str, test: impl AsyncFnOnce(Scene) + Send) {
     }
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("root may make a namespace");
-            let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().expect("iproute2 is installed");
-            assert!(up.success());
+            use nix::sched::CloneFlags;
+            let own = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
+            nix::sched::unshare(own).expect("root may make a namespace");
+            // Envoy leaves its shared memory behind when it is killed: here that goes with the namespace.
+            for line in ["ip link set lo up", "mount --make-rslave /", "mount -t tmpfs shm /dev/shm"] {
+                let words: Vec<&str> = line.split(' ').collect();
+                let done = Command::new(words[0]).args(&words[1..]).status();
+                assert!(done.is_ok_and(|status| status.success()), "{line}");
+            }
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
                 let scene = Scene::new(name);

@@ -1,7 +1,16 @@
 //! The keeper's guards, as those of [`crate::mutants`].
 
 /// The names of the keeper's guards.
-pub const NAMES: [&str; 6] = ["keeper-grace", "keeper-hang", "adopt", "bfd-forsake", "bgp-farewell", "bgp-half-hold"];
+pub const NAMES: [&str; 8] = [
+    "keeper-grace",
+    "keeper-hang",
+    "next-limit",
+    "leave-limit",
+    "adopt",
+    "bfd-forsake",
+    "bgp-farewell",
+    "bgp-half-hold",
+];
 
 #[cfg(not(feature = "mutants"))]
 pub use crate::mutants::off;

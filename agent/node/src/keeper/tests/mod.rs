@@ -200,9 +200,11 @@ fn start_balancer(argv: &[&str], soft_stop: Option<i32>) -> ToKeeper {
 #[cfg(feature = "mutants")]
 #[test]
 fn every_guard_is_missed_by_its_test() {
-    let cases: [(&'static str, fn()); 6] = [
+    let cases: [(&'static str, fn()); 8] = [
         ("keeper-grace", workers::what_no_worker_resumes_is_resigned_and_removed_at_the_end_of_the_grace),
         ("keeper-hang", workers::a_hung_worker_loses_its_vips_and_its_life_at_once_and_the_next_one_starts_as_backup),
+        ("next-limit", upgrade::a_next_worker_that_ends_or_is_not_ready_in_time_changes_nothing),
+        ("leave-limit", upgrade::a_worker_that_does_not_leave_is_killed_and_the_next_one_resumes),
         ("adopt", balancers::adoption),
         ("bfd-forsake", routers::a_balancer_that_dies_while_no_worker_lives_is_told_to_routers_before_the_address_goes),
         (

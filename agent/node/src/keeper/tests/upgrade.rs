@@ -91,7 +91,7 @@ fn a_worker_leaves_when_the_next_one_is_ready_and_that_one_resumes_everything_at
 }
 
 #[test]
-fn a_next_worker_that_ends_or_is_not_ready_in_time_changes_nothing() {
+pub(super) fn a_next_worker_that_ends_or_is_not_ready_in_time_changes_nothing() {
     let mut bench = replacing();
     bench.beat(ms(100));
     bench.input(Input::NextExited { what: "exit status 1".to_owned() });
@@ -140,7 +140,7 @@ fn a_worker_that_crashes_meanwhile_is_followed_by_the_next_one_ready_or_not() {
 }
 
 #[test]
-fn a_worker_that_does_not_leave_is_killed_and_the_next_one_resumes() {
+pub(super) fn a_worker_that_does_not_leave_is_killed_and_the_next_one_resumes() {
     let mut bench = replacing();
     bench.input(ready());
     bench.beat(ms(999));
