@@ -184,7 +184,8 @@ mod tests {
         assert_eq!(of("0000000018016a07"), Some(Signals { sleeps: 16, rests: false }));
         assert_eq!(of("0000000000000002"), Some(Signals { sleeps: 16, rests: true }));
         assert_eq!((of(""), waits("SigBlk:\t0\n")), (None, None));
-        assert!(signals(Path::new("/proc"), std::process::id()).is_some_and(|s| s.rests));
+        // Whether this process blocks it is up to who started it.
+        assert!(signals(Path::new("/proc"), std::process::id()).is_some());
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub(crate) fn scene(name: &str, test: impl AsyncFnOnce(Scene) + Send) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             use nix::sched::CloneFlags;
+            // What it starts begins with this thread's signal mask, and a shell never unblocks what was blocked.
+            nix::sys::signal::SigSet::empty().thread_set_mask().expect("a mask");
             let own = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
             nix::sched::unshare(own).expect("root may make a namespace");
             // Envoy leaves its shared memory behind when it is killed: here that goes with the namespace.
