@@ -203,6 +203,10 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep is there");
         // Test threads fork, so the kernel's per-thread list isn't asked here.
         let theirs = stat(proc, child.id()).expect("the child runs");
+        // Its arguments are set up a moment after its files are closed, which is when `spawn` returns.
+        while title(proc, child.id()).is_empty() {
+            std::thread::yield_now();
+        }
         assert_eq!(title(proc, child.id()), "sleep 60");
         assert_eq!(theirs.parent, std::process::id());
         assert!(theirs.process > me.process);
