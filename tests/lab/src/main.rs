@@ -335,10 +335,6 @@ const LACKING: u8 = 3;
 const USAGE: u8 = 4;
 
 fn main() -> ExitCode {
-    // All that is started below inherits it; who started this may have blocked what drills send.
-    if let Err(e) = nix::sys::signal::SigSet::empty().thread_set_mask() {
-        eprintln!("holdfast-drill: signals stay blocked: {e}");
-    }
     let cli = match Cli::try_parse() {
         Ok(c) => c,
         Err(e) => {

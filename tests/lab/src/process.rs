@@ -2,6 +2,7 @@
 
 use crate::clock::{Ns, now};
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::SigSet;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fmt::Write as _;
@@ -109,6 +110,9 @@ impl Proc {
             .append(true)
             .open(log)
             .with_context(|| format!("open {}", log.display()))?;
+        // A child begins with this thread's signal mask, and many programs never unblock what was blocked: who started
+        // the tests may have blocked SIGHUP.
+        SigSet::empty().thread_set_mask().context("unblock signals")?;
         let child = command
             .stdin(Stdio::null())
             .stdout(out.try_clone()?)
