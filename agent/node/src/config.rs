@@ -5,6 +5,7 @@ mod bgp;
 mod conntrack;
 mod nft;
 mod probe;
+mod statesync;
 mod vip;
 
 pub use balancer::{Admin, Balancer, BalancerKind, HttpAt, POLL, ProcessSource};
@@ -21,6 +22,7 @@ pub use probe::{
     Canary, Check, Datagram, Endpoint, File, GatewayMethod, Group, GroupMember, Http, HttpMethod, Payload, Probe,
     ProxyVersion, Stream, Tls,
 };
+pub use statesync::{SYNC_PEERS_MAX, SYNC_VIPS_MAX, StateSync, SyncFilter, SyncMark, SyncMode, SyncVip};
 pub use vip::{AnnounceConfig, Leg, Member, Partition, Route, Rule, Track, Tracked, Vip, VipAddress, VrrpConfig};
 
 use serde::{Serialize, Serializer};
@@ -121,6 +123,8 @@ pub struct Config {
     pub bgp: Option<Bgp>,
     /// The peers' channel; `None`: VRRP alone.
     pub cluster: Option<Cluster>,
+    /// The replication of flows to the peers; `None`: none.
+    pub statesync: Option<StateSync>,
     /// Hooks in file order.
     pub hooks: Vec<Hook>,
     /// The embedded balancer; there if a balancer is of that kind.

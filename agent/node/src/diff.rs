@@ -128,6 +128,7 @@ impl RetryKey {
             Step::AddVmac { vmac } => Self::Vmac(*vmac, true),
             Step::RemoveVmac { vmac } => Self::Vmac(*vmac, false),
             Step::Guard { .. } => Self::Guard,
+            Step::EventFilter { .. } => return None,
             Step::Announce { .. } | Step::Balance(_) | Step::Cut(_) => return None,
         })
     }
@@ -319,7 +320,7 @@ impl Actual {
                 self.guard.at = Some(now);
                 self.guard.asked.get_or_insert(now);
             }
-            Step::Announce { .. } | Step::Balance(_) | Step::Cut(_) => {}
+            Step::Announce { .. } | Step::EventFilter { .. } | Step::Balance(_) | Step::Cut(_) => {}
         }
     }
 

@@ -5,9 +5,10 @@ use crate::conntrack::Sample;
 use crate::keeper::ipc::{BfdSpec, BfdState, BgpGrace, BgpSession, Resign};
 use crate::kernel::{Route, Rule, Vmac};
 use crate::pool::{Balance, Cut};
+use crate::sync::{Elected, SyncWord};
 use holdfast_bgp::ConnId;
 use holdfast_vrrp::{Family, LegId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -41,7 +42,7 @@ pub enum Input<'a> {
     /// was known.
     Ours { routes: &'a [Route], rules: &'a [Rule] },
     /// How a step ended. Every [`Output::Step`] is answered by exactly one of these, in order but for
-    /// [`Step::Guard`], [`Step::Balance`] and [`Step::Cut`].
+    /// [`Step::Guard`], [`Step::EventFilter`], [`Step::Balance`] and [`Step::Cut`].
     StepDone { step: Step, result: Result<(), StepError> },
     /// Somebody else changed the embedded balancer's table, or events that would say so were lost.
     TableTouched,
@@ -52,6 +53,8 @@ pub enum Input<'a> {
     Plane { balancer: BalancerId, report: PlaneReport },
     /// A look at the kernel's connection table, about once a second, or why there can't be one.
     Conntrack { sample: Result<Sample, String> },
+    /// How the replication of flows stands.
+    Sync(SyncWord),
     /// The keeper has given this VIP away in the worker's stead (resume took too long, or beats were missed): priority 0
     /// is sent, its addresses are removed. A router that is still Active in this role epoch goes to Backup.
     Lapsed { vip: VipId, role_epoch: u64 },
@@ -357,6 +360,10 @@ pub enum Output {
     RunHook { hook: u16, environment: Vec<(String, String)> },
     /// Of a connection with a router: right after priority 0 and "take it now", before all that changes the kernel.
     Bgp { neighbor: NeighborId, output: BgpOutput },
+    /// For the sync thread: whose a VIP with replicated flows is from now on (announced by BGP alone: ours as long as we
+    /// announce it). Comes before the steps that remove its addresses, since what the kernel forgets after that is no end
+    /// of a flow; to be handed on before they are carried out.
+    Elected { vip: VipId, elected: Elected },
     /// For the keeper: a session was established on `conn`, whose socket is to be duplicated; or it ended (no `conn`).
     BgpSession { conn: Option<ConnId>, session: BgpSession },
     /// For the keeper: all BFD sessions that are to run.
@@ -428,6 +435,8 @@ pub enum Step {
     /// These addresses, and no others, take no traffic but neighbour discovery (`accept = false`). The kernel may be busy
     /// with somebody else's rules: what comes after doesn't wait for it, and its answer comes when it is done.
     Guard { addresses: BTreeSet<IpAddr> },
+    /// Have the kernel tell of flows. Its answer comes when it is done, as that of the one before.
+    EventFilter { filter: FlowFilter },
     /// Create the device with the virtual router's link address, and set its parent up for it.
     AddVmac { vmac: Vmac },
     /// Remove it, if it is ours, with all that is on it; with the last one the parent is as it was.
@@ -437,6 +446,28 @@ pub enum Step {
     Balance(Balance),
     /// Have these flows of the embedded balancer forgotten. Answered when it is done, as the ones before.
     Cut(Arc<Cut>),
+}
+
+/// Of which flows the kernel tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names say it, the comments add what they do not")]
+pub enum FlowFilter {
+    /// As it would without us: the setting (`nf_conntrack_events`) is as it was before, no rule of ours is there.
+    #[default]
+    Off,
+    /// Of all of them.
+    All,
+    /// Of forwarded flows to these addresses, and of no others.
+    Of(BTreeMap<IpAddr, FlowEvents>),
+}
+
+/// From when on the kernel tells of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FlowEvents {
+    /// From its first packet on.
+    AtSyn,
+    /// When it is assured.
+    AtAssured,
 }
 
 /// Which VRRP sockets.

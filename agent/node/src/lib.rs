@@ -40,6 +40,7 @@ mod schedule;
 mod segment;
 mod sending;
 pub mod status;
+pub mod sync;
 mod telling;
 mod turn;
 pub mod upgrade;

@@ -339,6 +339,7 @@ impl Node {
             Input::Balancer { balancer, state } => self.on_balancer(now, balancer, state),
             Input::Conntrack { sample } => self.on_conntrack(now, sample),
             Input::Plane { balancer, report } => self.on_plane(now, balancer, report),
+            Input::Sync(_) => {}
             Input::Lapsed { vip, role_epoch } => self.on_lapsed(now, vip, role_epoch),
             Input::CheckDone { check, sequence, result, note } => {
                 self.on_check_done(now, check, sequence, result, note)

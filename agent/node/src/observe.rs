@@ -4,7 +4,7 @@ use crate::checks::Verdict;
 use crate::config::{BalancerId, CheckId, HookEvent, Tracked, VipId};
 use crate::diff::Key;
 use crate::extras::Extras;
-use crate::io::{Address, BalancerState, CheckError, Failure, Link, Output, Step, StepError};
+use crate::io::{Address, BalancerState, CheckError, Failure, FlowFilter, Link, Output, Step, StepError};
 use crate::journal::Kind;
 use crate::kernel::{Route, Rule, Vmac};
 use crate::mutants;
@@ -444,6 +444,8 @@ fn step_text(step: &Step) -> String {
         Step::AddRule { rule } => format!("add rule {rule}"),
         Step::RemoveRule { rule } => format!("remove rule {rule}"),
         Step::Guard { addresses } => format!("guard {} addresses from traffic", addresses.len()),
+        Step::EventFilter { filter: FlowFilter::Off } => "have the kernel no longer tell of flows".to_owned(),
+        Step::EventFilter { .. } => "have the kernel tell of flows".to_owned(),
         Step::AddVmac { vmac } => format!("add device {vmac} on interface {}", vmac.parent),
         Step::Balance(balance) => crate::pool::balance_text(balance),
         Step::Cut(cut) => crate::pool::cut_text(cut),

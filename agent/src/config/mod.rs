@@ -202,6 +202,7 @@ fn read(root: &Table<'_>, here: &Here<'_>, sink: &mut Sink) -> Option<Config> {
         vips: units?,
         bgp: speaker?,
         cluster,
+        statesync: None,
         hooks: hooks.into_iter().map(|named| named.item).collect::<Option<_>>()?,
         nft,
         conntrack: conntrack?,

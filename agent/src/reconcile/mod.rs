@@ -270,6 +270,7 @@ impl Executor {
             Step::RemoveRule { rule } => self.extras.routes.remove_rule(&(*rule).into()),
             Step::Guard { .. } | Step::Balance(_) => self.filter(step),
             Step::Cut(cut) => self.cut(cut),
+            Step::EventFilter { .. } => Ok(()),
             Step::AddVmac { vmac } => self.extras.add_vmac(*vmac),
             Step::RemoveVmac { vmac } => {
                 let gone = self.extras.remove_vmac(*vmac)?;
@@ -302,6 +303,7 @@ impl Executor {
             | Step::Guard { .. }
             | Step::Balance(_)
             | Step::Cut(_)
+            | Step::EventFilter { .. }
             | Step::AddVmac { .. }
             | Step::RemoveVmac { .. } => {}
         }

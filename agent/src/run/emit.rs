@@ -227,6 +227,7 @@ impl Outputs {
                 let socket = conn.and_then(|conn| self.bgp.duplicate(&session.neighbor, conn));
                 self.keeper.send_with(ToKeeper::BgpSession(session), socket);
             }
+            Output::Elected { .. } => {}
             Output::Bfd(sessions) => self.keeper.send(ToKeeper::Bfd(sessions), None),
             Output::Probe { vip, ifindex, source, target, tries, wait } => {
                 self.probe(vip, ifindex, source, target, tries, wait);

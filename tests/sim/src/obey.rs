@@ -98,6 +98,7 @@ impl Cluster {
                 None
             }
             Output::RunHook { .. } | Output::State { .. } => None,
+            Output::Elected { .. } => None,
             Output::Bgp { .. } | Output::BgpSession { .. } | Output::Bfd(_) | Output::Replace => None,
             Output::Stopped => {
                 self.stopped(i);

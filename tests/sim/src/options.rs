@@ -191,6 +191,7 @@ pub fn config(options: &Options, i: usize, publics: &[[u8; 32]]) -> Config {
                 .map(|j| Peer { name: text(&name(j)), address: channel_address(j), public_keys: vec![publics[j]] })
                 .collect(),
         }),
+        statesync: None,
         hooks: vec![],
         nft: None,
         conntrack: Default::default(),

@@ -168,6 +168,7 @@ pub(crate) fn config(i: usize, priority: u8, keys: &[[u8; 32]]) -> Config {
             key_file: "/etc/key".into(),
             peers: peers.collect(),
         }),
+        statesync: None,
         hooks: vec![],
         nft: None,
         conntrack: Default::default(),

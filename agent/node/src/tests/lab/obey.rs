@@ -66,7 +66,7 @@ impl Lab {
             }
             Output::RunHook { .. } | Output::State { .. } | Output::Look { .. } | Output::Replace => {}
             Output::Bgp { neighbor, output } => self.router_is_told(i, neighbor, output),
-            Output::BgpSession { .. } | Output::Bfd(_) => {}
+            Output::BgpSession { .. } | Output::Bfd(_) | Output::Elected { .. } => {}
             Output::Stopped => self.hosts[i].stopped = true,
         }
     }
@@ -137,7 +137,7 @@ impl Lab {
                 host.guard.clone_from(addresses);
                 None
             }
-            Step::Balance(_) | Step::Cut(_) => None,
+            Step::EventFilter { .. } | Step::Balance(_) | Step::Cut(_) => None,
             Step::AddVmac { vmac } => {
                 let ifindex = 1_000 + u32::from(vmac.vrid);
                 host.vmacs.insert(*vmac, ifindex);
