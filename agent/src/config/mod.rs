@@ -19,6 +19,7 @@ mod nft;
 mod probe;
 mod schema;
 mod sections;
+mod statesync;
 mod tree;
 mod values;
 mod vip;
@@ -182,6 +183,7 @@ fn read(root: &Table<'_>, here: &Here<'_>, sink: &mut Sink) -> Option<Config> {
         bgp.passwords(wrong, sink);
     }
     let nft = nft::nft(root, &balancers, &vips, &addresses, sink);
+    let statesync = statesync::read(root, node.as_ref(), cluster.as_ref(), &vips, sink);
     drop(addresses);
     let units = vip::units::units(vips, &known, sink);
     if let Some(units) = &units {
@@ -189,6 +191,10 @@ fn read(root: &Table<'_>, here: &Here<'_>, sink: &mut Sink) -> Option<Config> {
     }
     let nft = match nft {
         Some(read) => Some(read.resolve(units.as_deref().unwrap_or_default(), &balancers, sink)?),
+        None => None,
+    };
+    let statesync = match statesync? {
+        Some(read) => Some(read.resolve(units.as_deref()?, sink)?),
         None => None,
     };
     let cluster = match cluster {
@@ -202,10 +208,10 @@ fn read(root: &Table<'_>, here: &Here<'_>, sink: &mut Sink) -> Option<Config> {
         vips: units?,
         bgp: speaker?,
         cluster,
-        statesync: None,
         hooks: hooks.into_iter().map(|named| named.item).collect::<Option<_>>()?,
         nft,
         conntrack: conntrack?,
+        statesync,
         fifo: fifo?,
     })
 }

@@ -13,8 +13,8 @@ pub struct Section {
 
 pub(super) const ROOT: Section = Section {
     path: "",
-    keys: &["node", "balancer", "check", "vip", "nft", "bgp", "cluster", "hook", "notify", "conntrack"],
-    not_yet: &[("statesync", None)],
+    keys: &["node", "balancer", "check", "vip", "nft", "bgp", "cluster", "hook", "notify", "conntrack", "statesync"],
+    not_yet: &[],
 };
 pub(super) const NODE: Section = Section { path: "node", keys: &["name"], not_yet: &[] };
 pub(super) const BALANCER: Section = Section {
@@ -228,10 +228,17 @@ pub(super) const NFT_CHECK: Section = Section {
 pub(super) const NOTIFY: Section = Section { path: "notify", keys: &["fifo"], not_yet: &[] };
 pub(super) const CONNTRACK: Section =
     Section { path: "conntrack", keys: &["watch", "filling", "high", "full", "limit"], not_yet: &[] };
+pub(super) const STATESYNC: Section = Section {
+    path: "statesync",
+    keys: &["vips", "mode", "after", "listen", "lease", "max_flows", "mark_shift", "mark_bits", "filter"],
+    not_yet: &[],
+};
+pub(super) const STATESYNC_VIP: Section =
+    Section { path: "statesync.vips[]", keys: &["vip", "mode", "after"], not_yet: &[] };
 pub(super) const HOOK: Section = Section { path: "hook[]", keys: &["name", "on", "exec", "timeout"], not_yet: &[] };
 
 /// Every kind of table, for documentation and its test.
-pub fn sections() -> [&'static Section; 31] {
+pub fn sections() -> [&'static Section; 33] {
     [
         &ROOT,
         &NODE,
@@ -264,6 +271,8 @@ pub fn sections() -> [&'static Section; 31] {
         &HOOK,
         &NOTIFY,
         &CONNTRACK,
+        &STATESYNC,
+        &STATESYNC_VIP,
     ]
 }
 

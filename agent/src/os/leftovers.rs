@@ -4,7 +4,7 @@
 //!
 //! What this module refuses to do: spare anything of ours, or touch anything else.
 
-use super::nft::{Balancer, Guard};
+use super::nft::{Balancer, EventFilter, Guard};
 use super::route::RouteSocket;
 use super::vmac::VmacSocket;
 use holdfast_node::io::StepError;
@@ -37,6 +37,11 @@ pub fn remove_all(mut said: impl FnMut(String, Result<(), StepError>)) {
         && guard.is_there().unwrap_or(true)
     {
         said("the packet filter's table".to_owned(), guard.remove());
+    }
+    if let Ok(mut filter) = EventFilter::open()
+        && filter.is_there().unwrap_or(true)
+    {
+        said("the table for events of flows".to_owned(), filter.remove());
     }
     if let Ok(mut balancer) = Balancer::open()
         && balancer.is_there().unwrap_or(true)

@@ -3,8 +3,8 @@
 
 use super::failure;
 use super::thread::Thread;
-use crate::os::nft::{Balancer, Guard, Membership, TableWatch};
-use holdfast_node::io::{Step, StepError};
+use crate::os::nft::{Balancer, EventFilter, EventMask, Guard, Membership, TableWatch};
+use holdfast_node::io::{FlowEvents, FlowFilter, Step, StepError};
 use holdfast_node::pool::{Balance, Ruleset};
 use std::collections::BTreeSet;
 use std::fs;
@@ -78,6 +78,9 @@ pub(super) fn removes_nothing(step: &Step) -> bool {
         Step::Guard { addresses } if addresses.is_empty() => {
             Guard::open().map_or(true, |mut guard| guard.is_there().is_ok_and(|there| !there))
         }
+        Step::EventFilter { filter: FlowFilter::Off } => {
+            EventFilter::open().map_or(true, |mut filter| filter.is_there().is_ok_and(|there| !there))
+        }
         Step::Balance(Balance::Unload) => {
             Balancer::open().map_or(true, |mut balancer| balancer.is_there().is_ok_and(|there| !there))
         }
@@ -90,6 +93,7 @@ pub(super) fn removes_nothing(step: &Step) -> bool {
 struct Filter {
     guard: Option<Guard>,
     balancer: Option<Balancer>,
+    events: Option<EventFilter>,
     membership: Option<Membership>,
 }
 
@@ -105,6 +109,7 @@ impl Filter {
         let result = match &step {
             Step::Guard { addresses } => self.guard(addresses).map(|()| false),
             Step::Balance(balance) => self.balance(balance),
+            Step::EventFilter { filter } => self.events(filter).map(|()| false),
             _ => return None,
         };
         Some((step, result))
@@ -115,6 +120,25 @@ impl Filter {
             self.guard = Some(Guard::open().map_err(|e| open_failed(&e))?);
         }
         self.guard.as_mut().expect("opened above").set(addresses)
+    }
+
+    fn events(&mut self, filter: &FlowFilter) -> Result<(), StepError> {
+        if self.events.is_none() {
+            self.events = Some(EventFilter::open().map_err(|e| open_failed(&e))?);
+        }
+        let events = self.events.as_mut().expect("opened above");
+        match filter {
+            FlowFilter::Off => events.remove(),
+            FlowFilter::All => events.replicate(None),
+            FlowFilter::Of(vips) => {
+                let mask = |of: &FlowEvents| match of {
+                    FlowEvents::AtAssured => EventMask::AT_ASSURED,
+                    FlowEvents::AtSyn => EventMask::AT_SYN,
+                };
+                let masks = vips.iter().map(|(ip, of)| (*ip, mask(of))).collect();
+                events.replicate(Some(&masks))
+            }
+        }
     }
 
     fn balance(&mut self, balance: &Balance) -> Result<bool, StepError> {

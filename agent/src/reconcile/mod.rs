@@ -183,7 +183,7 @@ impl Executor {
     /// for it than an advert may wait.
     #[must_use]
     pub fn is_answered_later(step: &Step) -> bool {
-        matches!(step, Step::Guard { .. } | Step::Balance(_) | Step::Cut(_))
+        matches!(step, Step::Guard { .. } | Step::Balance(_) | Step::Cut(_) | Step::EventFilter { .. })
     }
 
     /// Answers that come later, and what is heard of the embedded balancer's table. To be polled again after each step.
@@ -268,9 +268,8 @@ impl Executor {
             Step::RemoveRoute { route } => self.extras.routes.remove_route(&(*route).into()),
             Step::AddRule { rule } => self.extras.routes.add_rule(&(*rule).into()),
             Step::RemoveRule { rule } => self.extras.routes.remove_rule(&(*rule).into()),
-            Step::Guard { .. } | Step::Balance(_) => self.filter(step),
+            Step::Guard { .. } | Step::Balance(_) | Step::EventFilter { .. } => self.filter(step),
             Step::Cut(cut) => self.cut(cut),
-            Step::EventFilter { .. } => Ok(()),
             Step::AddVmac { vmac } => self.extras.add_vmac(*vmac),
             Step::RemoveVmac { vmac } => {
                 let gone = self.extras.remove_vmac(*vmac)?;

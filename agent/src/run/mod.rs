@@ -12,6 +12,7 @@
 //! | `runtime` | checks, journal, intents, log, control API |
 //! | [`journal`], `record`, `intents` | what is on disk |
 //! | [`api`] | the handle by which the control API asks and listens |
+//! | [`sync`] | the thread that replicates flows |
 //! | [`lateness`] | how late the protocol thread was, as a histogram |
 //!
 //! Order at start: what may fail comes first (configuration, keys), then the keeper's word, which a worker that is to take
@@ -38,6 +39,7 @@ mod queues;
 mod record;
 mod runtime;
 mod startup;
+pub mod sync;
 #[cfg(test)]
 mod testing;
 

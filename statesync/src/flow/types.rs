@@ -15,6 +15,15 @@ pub const VIPS_MAX: usize = 255;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
+impl NodeId {
+    /// The number of the node of this name: FNV-1a, which every version keeps. Two names may have one number; then one
+    /// of the nodes needs another name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Self {
+        Self(name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)))
+    }
+}
+
 /// A VIP's place in [`Config::vips`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VipId(pub u8);

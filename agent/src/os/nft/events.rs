@@ -13,9 +13,14 @@
 //! All are late in their hook, because whoever is last decides. Who else sets masks on this host: [`EventFilter::others`].
 //!
 //! Flows whose packets have met no chain of ours yet tell of all: older ones, and those that we insert.
+//!
+//! For replication ([`EventFilter::replicate`]) two things more: a chain of type nat, without which the kernel translates
+//! nothing of what is inserted ([`super::hooks`]), and `nf_conntrack_events=1`. What that was before is the name of a
+//! chain in our table, so that whoever removes the table, be it a later run, can put it back.
 
+use super::super::ct::Setting;
 use super::super::netlink::{Message, NetlinkSocket, attributes};
-use super::batch::{Batch, Chain, Hook, KeyType, NEWRULE, Policy, SUBSYSTEM};
+use super::batch::{Batch, Chain, Hook, KeyType, NEWCHAIN, NEWRULE, NFPROTO_INET, Policy, SUBSYSTEM};
 use super::expr::{CT_EVENT_MASK, Comparison, Expression, Flow, Register, Verdict};
 use super::socket::{NftSocket, attribute};
 use holdfast_node::io::StepError;
@@ -37,6 +42,16 @@ const BEFORE: &str = "before";
 const THROUGH: &str = "through";
 const HERE: &str = "here";
 const FROM_HERE: &str = "from_here";
+/// Of type nat, and empty.
+const TRANSLATES: &str = "translates";
+/// Followed by the value that `nf_conntrack_events` had.
+const FORMER: &str = "events_was_";
+
+/// All flows can tell, inserted ones too.
+const ALL_TELL: u32 = 1;
+
+/// `NFT_MSG_GETCHAIN`; the kernel answers with `NFT_MSG_NEWCHAIN`.
+const GETCHAIN: u16 = 4;
 
 /// `NFT_MSG_GETRULE`; the kernel answers with `NFT_MSG_NEWRULE`.
 const GETRULE: u16 = 7;
@@ -108,18 +123,71 @@ impl EventFilter {
             return self.remove();
         }
         if vips.len() > FILTERED_MAX {
-            let what = format!("nftables: masks of events of {} VIPs: at most {FILTERED_MAX} are possible", vips.len());
-            return Err(StepError { errno: libc::E2BIG, what });
+            return Err(too_many(vips));
         }
         self.socket.commit(&batch(vips))
     }
 
-    /// Removes the table; gone already is success.
+    /// All that replication needs: events of flows to these addresses, from all of them, and translation of those that are
+    /// inserted. No others tell of anything; `None`: all flows tell of all.
+    ///
+    /// # Errors
+    /// As [`Self::set`]; the setting may be what failed, and what came before it is there then.
+    pub fn replicate(&mut self, vips: Option<&BTreeMap<IpAddr, EventMask>>) -> Result<(), StepError> {
+        if let Some(vips) = vips.filter(|vips| vips.len() > FILTERED_MAX) {
+            return Err(too_many(vips));
+        }
+        let load = |former: Option<u32>| {
+            let mut batch = vips.map_or_else(unfiltered, batch);
+            let chain = Chain { name: TRANSLATES, hook: Hook::Postrouting, priority: PRIORITY, policy: Policy::Accept };
+            batch.add_nat_chain(chain);
+            if let Some(former) = former {
+                batch.add_plain_chain(&format!("{FORMER}{former}"));
+            }
+            batch
+        };
+        let known = self.former().ok().flatten().or_else(|| Setting::Events.read().ok());
+        self.socket.commit(&load(known))?;
+        if known.is_none() {
+            // There was no connection table before our rules asked for one.
+            self.socket.commit(&load(Setting::Events.read().ok()))?;
+        }
+        if Setting::Events.read().is_ok_and(|now| now == ALL_TELL) {
+            return Ok(());
+        }
+        Setting::Events.write(ALL_TELL)
+    }
+
+    /// Removes the table, and puts back what [`Self::replicate`] has changed; gone already is success.
     ///
     /// # Errors
     /// With the object named.
     pub fn remove(&mut self) -> Result<(), StepError> {
+        let former = self.former().ok().flatten();
+        // First what its record is in the table for. Unless somebody else has set it since.
+        if let Some(former) = former.filter(|former| *former != ALL_TELL)
+            && Setting::Events.read().is_ok_and(|now| now == ALL_TELL)
+        {
+            Setting::Events.write(former)?;
+        }
         self.socket.remove(EVENTS_TABLE)
+    }
+
+    /// What `nf_conntrack_events` was before we changed it, as our table says.
+    fn former(&mut self) -> io::Result<Option<u32>> {
+        let mut netlink = NetlinkSocket::open(SockProtocol::NetlinkNetFilter)?;
+        let mut found = None;
+        let kind = SUBSYSTEM << 8 | GETCHAIN;
+        netlink.dump(
+            kind,
+            &[NFPROTO_INET, 0, 0, 0],
+            &mut found,
+            |found| *found = None,
+            |found, message| {
+                *found = found.or_else(|| former_in(message));
+            },
+        )?;
+        Ok(found)
     }
 
     /// Whether the table is there: somebody may have flushed the whole rule set.
@@ -195,6 +263,32 @@ fn batch(vips: &BTreeMap<IpAddr, EventMask>) -> Batch {
         ];
         batch.add_rule(name, ordinary.into_iter().chain(tell_of(EventMask::NONE)));
     }
+    batch
+}
+
+fn too_many(vips: &BTreeMap<IpAddr, EventMask>) -> StepError {
+    let what = format!("nftables: masks of events of {} VIPs: at most {FILTERED_MAX} are possible", vips.len());
+    StepError { errno: libc::E2BIG, what }
+}
+
+/// The value that the name of a chain of ours holds.
+fn former_in(message: &Message<'_>) -> Option<u32> {
+    if message.kind != SUBSYSTEM << 8 | NEWCHAIN {
+        return None;
+    }
+    let (_, chain) = message.payload.split_first_chunk::<NFGENMSG>()?;
+    if text(attribute(chain, 1)?) != EVENTS_TABLE {
+        return None;
+    }
+    text(attribute(chain, 3)?).strip_prefix(FORMER)?.parse().ok()
+}
+
+/// Nothing is filtered; but the kernel has a connection table, since a rule looks into it.
+fn unfiltered() -> Batch {
+    let mut batch = Batch::to(EVENTS_TABLE);
+    batch.replace_table();
+    batch.add_chain(Chain { name: BEFORE, hook: Hook::Prerouting, priority: PRIORITY, policy: Policy::Accept });
+    batch.add_rule(BEFORE, [Expression::Conntrack(Flow::State, Register(0))]);
     batch
 }
 

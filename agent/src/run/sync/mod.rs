@@ -1,0 +1,3 @@
+//! The thread that replicates flows: the kernel's connection table for the VIPs, at every peer.
+
+pub mod query;
