@@ -217,9 +217,10 @@ impl SyncRead {
         let mut vips: Vec<SyncVip> = Vec::with_capacity(self.vips.len());
         for (name, place, mode) in self.vips {
             // What is wrong with the VIPs was said.
-            let (vip, unit) = (0..).map(VipId).zip(units).find(|(_, unit)| {
-                unit.name == name || unit.members.iter().any(|member| member.name == name)
-            })?;
+            let (vip, unit) = (0..)
+                .map(VipId)
+                .zip(units)
+                .find(|(_, unit)| unit.name == name || unit.members.iter().any(|member| member.name == name))?;
             if vips.iter().any(|first| first.vip == vip) {
                 sink.at(&place, format!("`{name}` is of the group `{}`, which is there already", unit.name));
                 return None;
