@@ -8,6 +8,7 @@
 //! | `haproxy`, `nginx`, `envoy`, `process` | each kind |
 //! | `attempts` | reloads that nginx was told to do and didn't |
 //! | `ask` | one bounded question to an admin side |
+//! | [`flows`] | the connections that clients have with VIPs, whoever serves them |
 //! | [`rules`] | what a death means: gone, or a reload |
 //! | [`watch`] | process descriptors on the protocol thread, looking on the runtime |
 //! | [`report`] | how it is, in a look every so often, on the runtime |
@@ -21,6 +22,7 @@ mod ask;
 mod attempts;
 mod envoy;
 mod find;
+pub mod flows;
 mod haproxy;
 mod nginx;
 pub mod plane;

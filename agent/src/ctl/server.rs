@@ -15,7 +15,7 @@ use super::wire::{
     AnswerLine, BACKEND_MAX, BODY_MAX, DrainBody, ErrorBody, EventLine, FORCE_MAX, PoolBody, REASON_MAX, SCHEMA,
     UndrainBody, UpgradeBody,
 };
-use crate::os::diag;
+use crate::balancer::flows;
 use crate::os::nft::Balancer;
 use crate::run::api::{ApiHandle, Unavailable, WorkerFigures};
 use axum::extract::connect_info::ConnectInfo;
@@ -269,9 +269,9 @@ async fn vip_addresses(shared: &Shared) -> Vec<IpAddr> {
     addresses.filter_map(|a| a.address.split('/').next()?.parse().ok()).collect()
 }
 
-/// Connections that are open on these addresses, counted in the kernel's table.
+/// Connections that are open on these addresses, counted in the kernel's tables.
 async fn open_connections(addresses: Vec<IpAddr>) -> Option<u64> {
-    tokio::task::spawn_blocking(move || diag::established(&addresses)).await.ok()?.ok()
+    tokio::task::spawn_blocking(move || flows::open(&addresses)).await.ok()?.ok()
 }
 
 async fn undrain(

@@ -67,6 +67,12 @@ impl Source for Table {
     }
 }
 
+/// Whether this network namespace's kernel has a connection table.
+#[must_use]
+pub fn present() -> bool {
+    Path::new("/proc/sys/net/netfilter/nf_conntrack_count").exists()
+}
+
 fn timeouts(folder: &Path) -> Result<Timeouts, String> {
     let seconds = |seconds: u64| u32::try_from(seconds).unwrap_or(u32::MAX);
     Ok(Timeouts {

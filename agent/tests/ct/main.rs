@@ -10,4 +10,5 @@ mod filter;
 mod moves;
 #[path = "../netns/mod.rs"]
 mod netns;
+mod open;
 mod table;
