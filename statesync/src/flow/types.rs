@@ -319,8 +319,6 @@ pub enum Why {
     NoSession,
     /// The session is new: nothing was compared yet.
     NotCompared,
-    /// Changes wait to be sent or acknowledged.
-    Behind,
     /// Shards differ and are being sent.
     Differs,
     /// The last comparison that found both equal is too old.
@@ -329,8 +327,6 @@ pub enum Why {
     Reading,
     /// The peer's table is full.
     PeerFull,
-    /// The peer's version is too different.
-    Version,
 }
 
 /// How much one side of a pair of nodes has of the other's flows.

@@ -6,7 +6,7 @@ use holdfast_statesync::PeerId;
 use holdfast_statesync::ct::{Key, Tuple};
 use holdfast_statesync::flow::{
     BATCH_MAX, Config, Counters, Elected, Event, Flows, Input, Mode, NodeId, Output, Tag, Times, VipConfig, VipId,
-    Whose,
+    Whose, Why,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
@@ -50,8 +50,8 @@ pub(crate) struct Node {
     /// What its channel says of the peers, and when that was last confirmed.
     up: Vec<bool>,
     heard: Vec<Instant>,
-    /// Since when it is as it is.
-    changed: Vec<Instant>,
+    /// Whose sessions were open at the last tick.
+    open: Vec<bool>,
     elected: [Elected; 2],
     pub(crate) events: Vec<Event>,
     /// What earlier runs counted.
@@ -89,7 +89,7 @@ pub(crate) struct Sim {
     pub(crate) times: Times,
     pub(crate) mode: Mode,
     pub(crate) max_flows: usize,
-    /// Replicas of living flows that went by their own timer while their node heard all others.
+    /// Replicas of living flows that went by their own timer while their node was awake and had sessions with all others.
     pub(crate) timed_out: Vec<(usize, Key)>,
     pub(crate) wire_bytes: u64,
     pub(crate) datagrams: u64,
@@ -124,7 +124,7 @@ impl Sim {
             inbox: VecDeque::new(),
             up: vec![false; count],
             heard: vec![now; count],
-            changed: vec![now; count],
+            open: vec![false; count],
             elected: [Elected::Unknown; 2],
             events: Vec::new(),
             earlier: Vec::new(),
@@ -197,6 +197,7 @@ impl Sim {
         here.flows = Some(Flows::new(config, seed, self.now));
         here.inbox.clear();
         here.up.fill(false);
+        here.open.fill(false);
         // Sockets of this run hear nothing of before.
         here.kernel.events.clear();
         for vip in [VIP, SHARED] {
@@ -336,9 +337,6 @@ impl Sim {
     }
 
     fn set_up(&mut self, node: usize, other: usize, up: bool) {
-        if self.nodes[node].up[other] != up {
-            self.nodes[node].changed[other] = self.now;
-        }
         self.nodes[node].up[other] = up;
         self.nodes[node].heard[other] = self.now;
         let peer = self.peer(node, other);
@@ -386,6 +384,7 @@ impl Sim {
                     self.nodes[node].stood_at = Some(self.now);
                 }
                 self.expire(node);
+                self.note_open(node);
             }
         }
         while let Some(entry) = self.in_flight.first_entry().filter(|entry| entry.key().0 <= self.now) {
@@ -416,16 +415,24 @@ impl Sim {
         for held in self.nodes[node].kernel.expire(now) {
             let key = Key { original: held.original, zone: 0 };
             let alive = self.clients.iter().any(|client| client.key() == key);
-            // A round of renewals, and what it takes to begin a session: before, an owner may not have been heard in time.
-            let round = self.times.lease / 3 + SECOND;
-            let here = &self.nodes[node];
-            let linked = |other: usize| other == node || (here.up[other] && now >= here.changed[other] + round);
-            let linked = (0..self.nodes.len()).all(linked);
-            // Who stood still could renew nothing.
-            let stood = self.nodes[node].stood_at.is_some_and(|at| now < at + self.times.lease);
+            // A session that opens renews all leases at once, and each later one is renewed in a third of it. So what
+            // ran out before the sessions were open (a channel that came back at this very tick is too late) may go, and
+            // nothing else.
+            let linked = (0..self.nodes.len()).all(|other| other == node || self.nodes[node].open[other]);
+            // Who stands still can renew nothing. Who wakes up makes up for a whole round in its first turn.
+            let stood = self.nodes[node].stood_at.is_some_and(|at| now <= at + TICK);
             if alive && linked && held.mark != 0 && !stood {
                 self.timed_out.push((node, key));
             }
+        }
+    }
+
+    fn note_open(&mut self, node: usize) {
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            let (now, peer) = (self.now, self.peer(node, other));
+            let direction = self.nodes[node].flows.as_ref().and_then(|flows| flows.inbound(now, peer));
+            let open = direction.is_some_and(|direction| direction.why != Some(Why::NoSession));
+            self.nodes[node].open[other] = open;
         }
     }
 
