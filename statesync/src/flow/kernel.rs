@@ -308,7 +308,9 @@ impl Flows {
         let over = |at: Instant| now.saturating_duration_since(at) > self.config.times.lease;
         match peer {
             Some(peer) if self.is_past(owner) => peer.past_since.is_none_or(over),
-            Some(peer) => peer.seen_at.is_none_or(over),
+            // What an earlier run left is kept for a lease although its owner wasn't heard yet: it is renewed when that one
+            // comes, and its entry in the kernel ends by itself if it doesn't.
+            Some(peer) => over(peer.seen_at.unwrap_or(self.started)),
             None => false,
         }
     }

@@ -16,9 +16,6 @@ const FLUSH_COUNT: usize = 64;
 /// Flows in one batch.
 const BATCH_FLOWS: usize = 64;
 
-/// A hello that isn't acknowledged is said again after this time.
-const HELLO_AGAIN: Duration = Duration::from_millis(200);
-
 /// Each so manieth batch belongs to the bulk lane.
 const BULK_TURN: u32 = 10;
 
@@ -54,16 +51,16 @@ impl Flows {
     /// Sends what is due, and says when to come again.
     pub(super) fn flush_due(&mut self, now: Instant, index: usize) {
         let Some(peer) = self.peers.get(index).filter(|peer| peer.up) else { return };
-        let hello = peer.tx.hello_due.map(|_| peer.tx.hello_at.map_or(now, |at| at + HELLO_AGAIN));
-        let flows = peer.tx.waiting_since.filter(|_| peer.tx.has_room()).map(|since| since + FLUSH_AFTER);
+        let hello = peer.tx.hello_next(now);
+        let flows = peer.flows_since().map(|since| since + FLUSH_AFTER);
         let bulk = (peer.tx.bulk.len() > 0 && peer.tx.has_room() && peer.is_open()).then_some(now);
         let control = (!peer.tx.control.is_empty() && peer.tx.has_room()).then_some(now);
         if [hello, flows, bulk, control, peer.rx.ack_at].into_iter().flatten().any(|at| at <= now) {
             self.send(now, index);
         }
         let Some(peer) = self.peers.get(index) else { return };
-        let hello = peer.tx.hello_due.map(|_| peer.tx.hello_at.map_or(now, |at| at + HELLO_AGAIN));
-        let flows = peer.tx.waiting_since.filter(|_| peer.tx.has_room()).map(|since| (since + FLUSH_AFTER).max(now));
+        let hello = peer.tx.hello_next(now);
+        let flows = peer.flows_since().map(|since| (since + FLUSH_AFTER).max(now));
         let next = [hello, flows, peer.rx.ack_at, peer.tx.retry_at()].into_iter().flatten().min();
         if let Some(at) = next {
             self.arm(at);
@@ -150,7 +147,7 @@ impl Flows {
             capabilities: 0,
         };
         let Some(peer) = self.peers.get_mut(index) else { return };
-        let is_due = peer.tx.hello_at.is_none_or(|at| now >= at + HELLO_AGAIN);
+        let is_due = peer.tx.hello_next(now).is_some_and(|at| now >= at);
         if let Some(serial) = peer.tx.hello_due.filter(|_| is_due) {
             peer.tx.hello_at = Some(now);
             load.hello = Some(serial);

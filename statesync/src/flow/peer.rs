@@ -18,6 +18,9 @@ const WINDOW_START: u32 = 32;
 pub(crate) const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
+/// A hello that isn't acknowledged is said again after this time.
+const HELLO_AGAIN: Duration = Duration::from_millis(200);
+
 /// Control records that wait; more aren't needed, since all but claims are said again.
 const CONTROL_MAX: usize = 1024;
 
@@ -167,6 +170,12 @@ impl Tx {
         self.hello_at = None;
     }
 
+    /// When the hello that is due goes out. With a full window nothing does, until an acknowledgement or a retry.
+    pub(crate) fn hello_next(&self, now: Instant) -> Option<Instant> {
+        self.hello_due.filter(|_| self.has_room())?;
+        Some(self.hello_at.map_or(now, |at| at + HELLO_AGAIN))
+    }
+
     pub(crate) fn push_control(&mut self, control: Control) {
         if self.control.len() < CONTROL_MAX || matches!(control, Control::Claim(_)) {
             self.control.push_back(control);
@@ -289,6 +298,12 @@ impl Peer {
             inbound: (Some(Why::NoSession), now),
             full: false,
         }
+    }
+
+    /// Since when something waits that can go out now. A flow may wait for a session whose hello isn't acknowledged yet:
+    /// the peer's own batches come before that.
+    pub(crate) fn flows_since(&self) -> Option<Instant> {
+        self.tx.waiting_since.filter(|_| self.is_open() && self.tx.has_room())
     }
 
     /// Both sides said hello.

@@ -8,20 +8,24 @@ use holdfast_statesync::flow::Elected;
 /// Seeds in a usual run; `HOLDFAST_FLOW_SEEDS` asks for others (FIRST..END).
 const SEEDS: std::ops::Range<u64> = 0..24;
 
+/// Seeds that found something once. 17: an agent that restarted forgot the replicas of peers that it hadn't heard yet.
+/// 49, 98: a hello that was due while the window was full made the timer fire without a pause. 456, 596: so did a flow
+/// that waited for a session that wasn't open yet.
+const FOUND: [u64; 4] = [49, 98, 456, 596];
+
 #[allow(clippy::disallowed_methods, reason = "the range of seeds comes from the environment")]
-fn seeds() -> std::ops::Range<u64> {
-    let Ok(text) = std::env::var("HOLDFAST_FLOW_SEEDS") else { return SEEDS };
+fn seeds() -> Vec<u64> {
+    let Ok(text) = std::env::var("HOLDFAST_FLOW_SEEDS") else { return SEEDS.chain(FOUND).collect() };
     let parts = text.split_once("..").and_then(|(first, end)| Some((first.parse().ok()?, end.parse().ok()?)));
     let (first, end) = parts.expect("HOLDFAST_FLOW_SEEDS is FIRST..END");
-    first..end
+    (first..end).collect()
 }
 
 #[test]
 fn whatever_happens_tables_are_equal_after_healing() {
-    for seed in seeds() {
-        let outcome = std::panic::catch_unwind(|| run(seed));
-        assert!(outcome.is_ok(), "seed {seed} failed");
-    }
+    let failed: Vec<u64> =
+        seeds().into_iter().filter(|seed| std::panic::catch_unwind(|| run(*seed)).is_err()).collect();
+    assert!(failed.is_empty(), "failed: seeds {failed:?}");
 }
 
 fn run(seed: u64) {
