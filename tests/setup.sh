@@ -16,7 +16,7 @@ die() { say "$*" >&2; exit 1; }
 packages="iproute2 nftables haproxy gcc libc6-dev make ca-certificates"
 case "$what" in
   demo) ;;
-  test|full) packages="$packages keepalived frr bird2 gobgpd exabgp conntrack tcpdump iputils-arping iputils-ping procps curl
+  test|full) packages="$packages keepalived frr bird2 gobgpd exabgp conntrack conntrackd tcpdump iputils-arping iputils-ping procps curl
       nginx python3-venv" ;;
   *) die "unknown argument '$what'; accepted: nothing, demo, full" ;;
 esac
@@ -42,7 +42,7 @@ if [ -n "$missing" ]; then
   # shellcheck disable=SC2086
   apt-get install -y -q --no-install-recommends $missing >/dev/null || die "could not install:$missing"
   # What came with its own service doesn't start at the next boot either.
-  for service in haproxy nginx keepalived frr bird gobgpd exabgp; do
+  for service in haproxy nginx keepalived frr bird gobgpd exabgp conntrackd; do
     case "$missing " in *" $service"*) ;; *) continue ;; esac
     if command -v systemctl >/dev/null; then systemctl disable -q "$service" >/dev/null 2>&1 || true; fi
     if command -v update-rc.d >/dev/null; then update-rc.d "$service" disable >/dev/null 2>&1 || true; fi

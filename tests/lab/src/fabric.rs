@@ -264,6 +264,13 @@ impl Fabric {
         self.ns(lb.name())
     }
 
+    /// The processes that live on `lb`, but for the tool that changes its network.
+    #[must_use]
+    pub fn processes(&self, lb: Lb) -> Vec<i32> {
+        let tool = i32::try_from(self.lb_ip[lb.index()].child.id()).ok();
+        self.lb(lb).pids().into_iter().filter(|p| Some(*p) != tool).collect()
+    }
+
     /// The temporary directory, readable by all.
     #[must_use]
     pub fn directory(&self) -> &Path {
@@ -297,6 +304,18 @@ impl Fabric {
     pub fn cable(&mut self, lb: Lb, plugged: bool) -> Result<Ns> {
         let state = if plugged { "up" } else { "down" };
         self.switch_ip.line(&format!("link set dev {} {state}", lb.port()))
+    }
+
+    /// All cables of `lb`: to the clients, to the backends, to the other one. Returns the time of the first.
+    ///
+    /// # Errors
+    /// A tool that changes the network ended.
+    pub fn host_cables(&mut self, lb: Lb, plugged: bool) -> Result<Ns> {
+        let state = if plugged { "up" } else { "down" };
+        let at = self.cable(lb, plugged)?;
+        self.switch_ip.line(&format!("link set dev q-{} {state}", lb.name()))?;
+        self.lb_ip[lb.other().index()].line(&format!("link set dev eth2 {state}"))?;
+        Ok(at)
     }
 
     /// The switch drops every frame from and to that port while its carrier stays up. Returns the time.

@@ -115,7 +115,7 @@ pub fn inject(fault: Fault, place: &mut Place, subject: &mut dyn Subject) -> Res
 
 /// Drains. A refusal (exit 10) moves nothing: lb2 missed one answer within 100 ms just now, and a Backup is unfit at the
 /// first. It is asked again, as an operator would.
-fn drained(place: &mut Place, subject: &mut dyn Subject, lb: Lb) -> Result<Ns> {
+pub(crate) fn drained(place: &Place, subject: &mut dyn Subject, lb: Lb) -> Result<Ns> {
     for _ in 1..DRAIN_TRIES {
         let t = now();
         match subject.drain(place, lb) {

@@ -21,6 +21,7 @@ pub mod env;
 pub mod fabric;
 pub mod faults;
 pub mod figures;
+pub mod flows;
 pub mod forward;
 pub mod garbage;
 pub mod idle;

@@ -5,7 +5,7 @@
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use holdfast_lab::balancer::Kind;
-use holdfast_lab::clock::MS;
+use holdfast_lab::clock::{MS, SECOND};
 use holdfast_lab::drills::{DRILLS, Drill, find};
 use holdfast_lab::env::Lacks;
 use holdfast_lab::fabric::{Fabric, NODES};
@@ -13,7 +13,9 @@ use holdfast_lab::netns::Netns;
 use holdfast_lab::report::Report;
 use holdfast_lab::run::{Options, drill};
 use holdfast_lab::subject::SubjectKind;
-use holdfast_lab::{bgp, calibrate, demo, env, figures, forward, garbage, planes, residue, scale, startstop, tier};
+use holdfast_lab::{
+    bgp, calibrate, demo, env, figures, flows, forward, garbage, planes, residue, scale, startstop, tier,
+};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -91,7 +93,7 @@ enum DrillCommand {
     },
     /// Runs one drill, or `all`.
     Run {
-        /// A name from `drill list`, or `all`, `bgp-all`, `plane-all`, `plane-haproxy` and so on.
+        /// A name from `drill list`, or `all`, `bgp-all`, `flows-all`, `plane-all`, `plane-haproxy` and so on.
         #[arg(required = true)]
         names: Vec<String>,
         #[command(flatten)]
@@ -234,6 +236,24 @@ struct DrillOptions {
     /// plane-* drills: how many reloads in a row are many.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     reloads: u32,
+    /// flows-* drills: what replicates flows.
+    #[arg(long, value_enum, default_value = "holdfast")]
+    sync: flows::pair::Sync,
+    /// flows-* drills: how hard the balancers' rules are on flows that they don't know.
+    #[arg(long, value_enum, default_value = "strict")]
+    rules: flows::net::Rules,
+    /// flows-* drills: bulk flows.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=200))]
+    bulk: u16,
+    /// flows-* drills: what each of these moves each way at least.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    megabytes: u64,
+    /// flows-* drills: how often the VIP moves.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
+    moves: u16,
+    /// flows-* drills: how old flows are when it moves first, seconds.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    lead: u64,
     /// The agent's binary; else `holdfast` beside this program, then in PATH.
     #[arg(long)]
     holdfast: Option<PathBuf>,
@@ -303,6 +323,24 @@ impl DrillOptions {
 }
 
 impl DrillOptions {
+    fn flows(&self) -> flows::run::Options {
+        flows::run::Options {
+            sync: self.sync,
+            rules: self.rules,
+            holdfast: self.holdfast.clone(),
+            repeat: self.repeat.into(),
+            twin: self.twin,
+            strict: self.strict,
+            keep: self.keep,
+            narrate: self.verbose,
+            flows: self.flows.into(),
+            bulk: self.bulk.into(),
+            megabytes: self.megabytes,
+            moves: self.moves.into(),
+            lead: self.lead * SECOND,
+        }
+    }
+
     fn planes(&self) -> planes::run::Options {
         planes::run::Options {
             holdfast: self.holdfast.clone(),
@@ -326,6 +364,8 @@ enum Wanted {
     Router(&'static bgp::drills::Drill),
     /// A plane and a situation.
     Plane(planes::Drill),
+    /// Established flows.
+    Flows(&'static flows::drills::Drill),
 }
 
 /// The exit codes of DESIGN section 3.
@@ -401,6 +441,9 @@ fn list(topic: Option<&str>) {
     for d in bgp::drills::DRILLS.iter().filter(|d| topic.is_none_or(|t| d.name.contains(t) || d.about.contains(t))) {
         println!("{:<22}{}", d.name, d.about);
     }
+    for d in flows::drills::DRILLS.iter().filter(|d| topic.is_none_or(|t| d.name.contains(t) || d.about.contains(t))) {
+        println!("{:<22}{}", d.name, d.about);
+    }
     for d in planes::drills() {
         let (name, about) = (d.name(), d.situation.about());
         if topic.is_none_or(|t| name.contains(t) || about.contains(t)) {
@@ -418,11 +461,12 @@ fn run(names: &[String], options: &DrillOptions) -> Result<u8> {
             (None, None) if name == "all" => drills.extend(DRILLS.iter().map(Wanted::Segment)),
             (None, None) if name == "bgp-all" => drills.extend(bgp::drills::DRILLS.iter().map(Wanted::Router)),
             (None, None) => {
-                let planes = planes::find(name);
-                if planes.is_empty() {
+                let (planes, flows) = (planes::find(name), flows::drills::find(name));
+                if planes.is_empty() && flows.is_empty() {
                     bail!("no drill is called {name:?}; `drill list` names them");
                 }
                 drills.extend(planes.into_iter().map(Wanted::Plane));
+                drills.extend(flows.into_iter().map(Wanted::Flows));
             }
         }
     }
@@ -436,6 +480,7 @@ fn run(names: &[String], options: &DrillOptions) -> Result<u8> {
             Wanted::Segment(d) => drill(d, &o)?,
             Wanted::Router(d) => bgp::run::drill(d, &options.bgp())?,
             Wanted::Plane(d) => planes::run::drill(d, &options.planes(), &home)?,
+            Wanted::Flows(d) => flows::run::drill(d, &options.flows())?,
         };
         if !options.json {
             println!("{}", report.text());

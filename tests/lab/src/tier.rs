@@ -9,7 +9,7 @@ use crate::record::Provenance;
 use crate::report::Report;
 use crate::run::{Options, drill, drill_more};
 use crate::subject::SubjectKind;
-use crate::{bgp, calibrate, env, garbage, idle, interop, planes, residue, simulate, startstop};
+use crate::{bgp, calibrate, env, flows, garbage, idle, interop, planes, residue, simulate, startstop};
 use anyhow::{Context, Result, bail};
 use piece::{Channel, Kind, Piece};
 use serde_json::{Value, json};
@@ -113,6 +113,9 @@ pub fn run(tier: &Tier) -> Result<Count> {
         if matches!(p.kind, Kind::Planes | Kind::PlanesTwin) {
             p.plane_drills()?;
         }
+        if matches!(p.kind, Kind::Flows | Kind::FlowsTwin) {
+            p.flow_drills()?;
+        }
     }
     env::require_basics()?;
     env::holdfast(tier.holdfast.as_deref())?;
@@ -168,11 +171,20 @@ struct Part {
     bgp: Option<(&'static bgp::drills::Drill, bgp::router::Kind, usize)>,
     /// A drill of a plane.
     plane: Option<(planes::Drill, Rc<planes::home::Home>)>,
+    /// A drill of flows, with what replicates them and the balancers' rules.
+    flows: Option<(&'static flows::drills::Drill, flows::pair::Sync, flows::net::Rules)>,
 }
 
 fn parts(p: &Piece) -> Result<Vec<Part>> {
-    let whole =
-        |channel: bool, vips: u8, name: String| Part { name, drill: None, channel, vips, bgp: None, plane: None };
+    let whole = |channel: bool, vips: u8, name: String| Part {
+        name,
+        drill: None,
+        channel,
+        vips,
+        bgp: None,
+        plane: None,
+        flows: None,
+    };
     Ok(match p.kind {
         Kind::Drill | Kind::Twin => {
             let mut all = Vec::new();
@@ -219,6 +231,17 @@ fn parts(p: &Piece) -> Result<Vec<Part>> {
                 ..whole(true, 1, format!("{}{twin}", d.name()))
             };
             p.plane_drills()?.into_iter().map(part).collect()
+        }
+        Kind::Flows | Kind::FlowsTwin => {
+            let twin = if p.kind == Kind::FlowsTwin { " twin" } else { "" };
+            let mut all = Vec::new();
+            for d in p.flow_drills()? {
+                for (&sync, &rules) in p.sync.iter().flat_map(|s| p.rules.iter().map(move |r| (s, r))) {
+                    let name = format!("{}{twin}, {}, {}", d.name, sync.name(), rules.name());
+                    all.push(Part { flows: Some((d, sync, rules)), ..whole(true, 1, name) });
+                }
+            }
+            all
         }
         Kind::BgpSingle => {
             p.case.with_context(|| format!("piece {}: a bgp-single has a case", p.name))?;
@@ -289,6 +312,15 @@ fn attempt(part: &Part, p: &Piece, tier: &Tier) -> Result<Unit> {
             let o = p.plane_options(tier);
             drill_unit(name, planes::run::drill(*d, &o, home)?, true, p.again, |r, wanted| {
                 planes::run::drill_more(r, *d, &o, home, wanted)
+            })?
+        }
+        Kind::Flows | Kind::FlowsTwin => {
+            let (d, sync, rules) = part.flows.context("a drill of flows has one")?;
+            let o = p.flow_options(tier, sync, rules);
+            // With nothing that replicates, the drill itself is put to the test: it must find flows broken.
+            let ours = sync == flows::pair::Sync::Holdfast || o.proves_that_it_fails();
+            drill_unit(name, flows::run::drill(d, &o)?, ours, p.again, |r, wanted| {
+                flows::run::drill_more(r, d, &o, wanted)
             })?
         }
         Kind::BgpSingle => {

@@ -19,19 +19,27 @@ pub struct Holdfast {
     keys: Option<[String; 2]>,
     /// What stands in the configuration of each in place of our own balancer and check.
     sections: Option<[String; 2]>,
+    /// What stands in it in place of our own VIPs.
+    vips: Option<[String; 2]>,
 }
 
 impl Holdfast {
     /// The agent at `binary`.
     #[must_use]
     pub fn new(binary: PathBuf) -> Self {
-        Self { binary, daemons: [None, None], keys: None, sections: None }
+        Self { binary, daemons: [None, None], keys: None, sections: None, vips: None }
     }
 
     /// The same with these `[[balancer]]` and `[[check]]` sections: of lb1, of lb2.
     #[must_use]
     pub fn with_sections(self, sections: [String; 2]) -> Self {
         Self { sections: Some(sections), ..self }
+    }
+
+    /// The same with these `[[vip]]` sections: of lb1, of lb2.
+    #[must_use]
+    pub fn with_vips(self, vips: [String; 2]) -> Self {
+        Self { vips: Some(vips), ..self }
     }
 
     /// The copy of the binary that `lb` runs; a drill may swap it.
@@ -80,8 +88,11 @@ impl Holdfast {
             Some(sections) => t += &sections[lb.index()],
             None => t += &own_sections(place, lb)?,
         }
+        if let Some(vips) = &self.vips {
+            t += &vips[lb.index()];
+        }
         let ms = place.adverts.as_millis();
-        for (n, address, vrid) in place.addresses() {
+        for (n, address, vrid) in place.addresses().filter(|_| self.vips.is_none()) {
             let name = if n == 0 { "web".to_owned() } else { format!("web{n}") };
             t += &format!(
                 "[[vip]]\nname = \"{name}\"\naddresses = [\"{address}/32\"]\n\

@@ -3,6 +3,7 @@
 use super::Tier;
 use crate::bgp;
 use crate::drills::{DRILLS, Drill, find};
+use crate::flows;
 use crate::planes;
 use crate::run::Options;
 use crate::subject::SubjectKind;
@@ -41,6 +42,10 @@ pub(super) enum Kind {
     Planes,
     /// The same with the fault left out.
     PlanesTwin,
+    /// Drills of flows.
+    Flows,
+    /// The same with the fault left out.
+    FlowsTwin,
 }
 
 impl Kind {
@@ -60,6 +65,8 @@ impl Kind {
             Self::BgpSingle => "bgp-single",
             Self::Planes => "planes",
             Self::PlanesTwin => "planes-twin",
+            Self::Flows => "flows",
+            Self::FlowsTwin => "flows-twin",
         }
     }
 }
@@ -146,6 +153,27 @@ pub(super) struct Piece {
     /// bgp, bgp-twin: the router's next hops.
     #[serde(default)]
     pub(super) next_hops: bgp::run::NextHops,
+    /// flows, flows-twin: with each of these replicating, …
+    #[serde(default = "syncs")]
+    pub(super) sync: Vec<flows::pair::Sync>,
+    /// … and each of these rules.
+    #[serde(default = "rules")]
+    pub(super) rules: Vec<flows::net::Rules>,
+    /// flows, flows-twin: flows that talk, …
+    #[serde(default)]
+    pub(super) flows: Option<usize>,
+    /// … bulk flows, …
+    #[serde(default)]
+    pub(super) bulk: Option<usize>,
+    /// … what each of these moves each way at least, …
+    #[serde(default)]
+    pub(super) megabytes: Option<u64>,
+    /// … how often the VIP moves, …
+    #[serde(default)]
+    pub(super) moves: Option<usize>,
+    /// … and how old flows are when it does first, seconds.
+    #[serde(default)]
+    pub(super) lead: Option<u64>,
 }
 
 fn one() -> usize {
@@ -174,6 +202,14 @@ fn seconds() -> u32 {
 
 fn routers() -> Vec<bgp::router::Kind> {
     vec![bgp::router::Kind::Bird, bgp::router::Kind::Frr]
+}
+
+fn syncs() -> Vec<flows::pair::Sync> {
+    vec![flows::pair::Sync::Holdfast]
+}
+
+fn rules() -> Vec<flows::net::Rules> {
+    vec![flows::net::Rules::Strict]
 }
 
 fn nodes() -> Vec<usize> {
@@ -233,6 +269,41 @@ impl Piece {
             all.extend(found);
         }
         Ok(all)
+    }
+
+    pub(super) fn flow_drills(&self) -> Result<Vec<&'static flows::drills::Drill>> {
+        let mut all = Vec::new();
+        for n in &self.names() {
+            let found = flows::drills::find(n);
+            if found.is_empty() {
+                bail!("piece {}: no drill of flows is called {n:?}", self.name);
+            }
+            all.extend(found);
+        }
+        Ok(all)
+    }
+
+    pub(super) fn flow_options(
+        &self,
+        base: &Tier,
+        sync: flows::pair::Sync,
+        rules: flows::net::Rules,
+    ) -> flows::run::Options {
+        let usual = flows::run::Options::default();
+        flows::run::Options {
+            sync,
+            rules,
+            holdfast: base.holdfast.clone(),
+            repeat: self.repeat,
+            twin: self.kind == Kind::FlowsTwin,
+            strict: self.strict,
+            flows: self.flows.unwrap_or(usual.flows),
+            bulk: self.bulk.unwrap_or(usual.bulk),
+            megabytes: self.megabytes.unwrap_or(usual.megabytes),
+            moves: self.moves.unwrap_or(usual.moves),
+            lead: self.lead.map_or(usual.lead, |seconds| seconds * crate::clock::SECOND),
+            ..usual
+        }
     }
 
     pub(super) fn plane_options(&self, base: &Tier) -> planes::run::Options {

@@ -1,0 +1,26 @@
+//! Flows: whether established connections outlive the balancer that forwards them.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`drills`] | the drills, and what is expected |
+//! | [`net`] | what flows need beyond the fabric of all drills: IPv6, forwarding, rules, a host without power |
+//! | [`stream`] | what flows carry, and its digest |
+//! | [`stall`] | how long a flow waited |
+//! | [`server`] | the backends |
+//! | [`client`], [`udp`] | the clients: flows that talk, bulk, idle, half-closed; UDP |
+//! | [`pair`], [`conntrackd`] | what replicates: Holdfast, conntrackd beside keepalived, nothing |
+//! | [`run`], [`figures`] | how a drill is run, and what comes out |
+//!
+//! Every run has all of it at once: IPv4 and IPv6, DNAT and SNAT, each kind of flow through each of the four ways.
+
+pub mod client;
+pub mod conntrackd;
+pub mod drills;
+pub mod figures;
+pub mod net;
+pub mod pair;
+pub mod run;
+pub mod server;
+pub mod stall;
+pub mod stream;
+pub mod udp;

@@ -1,0 +1,235 @@
+//! What flows need beyond the fabric of all drills: IPv6, load balancers that forward, a way back through the one that
+//! has the VIP, rules, and a host that loses its power.
+
+use crate::fabric::{BACKENDS, Fabric, Lb, VIP, ip_batch, sysctl};
+use crate::process::{Pidfd, kill_pid};
+use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::Stdio;
+
+/// The VIP's IPv6 address.
+pub const VIP6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 0x10);
+/// The backends' way to the clients; moves with the VIP.
+pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 1);
+/// The same for IPv6.
+pub const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd00, 2, 0, 0, 0, 0, 0, 1);
+/// Where SNAT's flows come from; moves with the VIP.
+pub const SNAT: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 100);
+/// The same for IPv6.
+pub const SNAT6: Ipv6Addr = Ipv6Addr::new(0xfd00, 2, 0, 0, 0, 0, 0, 0x100);
+/// The VIP's port of the services whose backends see the client, TCP and UDP.
+pub const DNAT_PORT: u16 = 8001;
+/// That of those whose backends see [`SNAT`].
+pub const SNAT_PORT: u16 = 8002;
+/// The backends' port.
+pub const BACKEND_PORT: u16 = 9000;
+/// How long the kernel keeps a UDP flow after its last packet, seconds.
+pub const UDP_TIMEOUT_S: u32 = 6;
+
+/// How hard the load balancers' rules are on packets of flows that they don't know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rules {
+    /// `nf_conntrack_tcp_loose = 0`, and what is invalid or begins in the middle is dropped.
+    #[default]
+    Strict,
+    /// The kernel's default: a flow may be picked up in the middle.
+    Loose,
+}
+
+impl Rules {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Loose => "loose",
+        }
+    }
+}
+
+/// How a flow reaches its backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Path {
+    /// IPv4, the backend sees the client.
+    Dnat4,
+    /// IPv4, the backend sees an address of the balancer.
+    Snat4,
+    /// As `Dnat4`, IPv6.
+    Dnat6,
+    /// As `Snat4`, IPv6.
+    Snat6,
+}
+
+impl Path {
+    /// Every one.
+    pub const ALL: [Self; 4] = [Self::Dnat4, Self::Snat4, Self::Dnat6, Self::Snat6];
+
+    /// Where clients connect to.
+    #[must_use]
+    pub fn address(self) -> SocketAddr {
+        match self {
+            Self::Dnat4 => (VIP, DNAT_PORT).into(),
+            Self::Snat4 => (VIP, SNAT_PORT).into(),
+            Self::Dnat6 => (VIP6, DNAT_PORT).into(),
+            Self::Snat6 => (VIP6, SNAT_PORT).into(),
+        }
+    }
+
+    /// The figure of its broken flows.
+    #[must_use]
+    pub fn broken_key(self) -> &'static str {
+        match self {
+            Self::Dnat4 => "broken_dnat4",
+            Self::Snat4 => "broken_snat4",
+            Self::Dnat6 => "broken_dnat6",
+            Self::Snat6 => "broken_snat6",
+        }
+    }
+}
+
+/// The backends: node, and its addresses.
+pub fn backends() -> impl Iterator<Item = (&'static str, [IpAddr; 2])> {
+    ["b1", "b2", "b3"]
+        .into_iter()
+        .zip(BACKENDS)
+        .map(|(node, ip)| (node, [ip.into(), sixth(0x2, ip.octets()[3]).into()]))
+}
+
+/// Host `n` of network `fd00:<net>::/64`.
+fn sixth(net: u16, n: u8) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, net, 0, 0, 0, 0, 0, n.into())
+}
+
+/// Every address that moves with the VIP: address and prefix, interface.
+#[must_use]
+pub fn floating() -> [(String, &'static str); 6] {
+    [
+        (format!("{VIP}/32"), "eth0"),
+        (format!("{VIP6}/128"), "eth0"),
+        (format!("{GATEWAY}/32"), "eth1"),
+        (format!("{GATEWAY6}/128"), "eth1"),
+        (format!("{SNAT}/32"), "eth1"),
+        (format!("{SNAT6}/128"), "eth1"),
+    ]
+}
+
+/// Makes `fabric` forward.
+///
+/// # Errors
+/// The kernel lacks something.
+pub fn prepare(fabric: &Fabric, rules: Rules) -> Result<()> {
+    for (node, devices) in [("client", &["eth0"][..]), ("b1", &["eth0"]), ("b2", &["eth0"]), ("b3", &["eth0"])] {
+        no_duplicates(fabric, node, devices)?;
+    }
+    ip_batch(Some(&fabric.ns("client")), &format!("addr add {}/64 dev eth0 nodad\n", sixth(0x77, 1)))?;
+    for (node, [_, six]) in backends() {
+        let script = format!(
+            "addr add {six}/64 dev eth0 nodad\nroute add default via {GATEWAY}\nroute add default via {GATEWAY6}\n"
+        );
+        ip_batch(Some(&fabric.ns(node)), &script)?;
+    }
+    for lb in Lb::BOTH {
+        no_duplicates(fabric, lb.name(), &["eth0", "eth1", "eth2"])?;
+        fabric.lb(lb).inside(|| {
+            sysctl("net/ipv4/ip_forward", "1")?;
+            sysctl("net/ipv4/conf/all/send_redirects", "0")?;
+            sysctl("net/ipv6/conf/all/forwarding", "1")?;
+            sysctl("net/netfilter/nf_conntrack_tcp_loose", if rules == Rules::Strict { "0" } else { "1" })?;
+            sysctl("net/netfilter/nf_conntrack_udp_timeout_stream", &UDP_TIMEOUT_S.to_string())
+        })?;
+        ip_batch(Some(&fabric.lb(lb)), &sixth_addresses(lb))?;
+        nft(fabric, lb, &filter(rules))?;
+    }
+    Ok(())
+}
+
+/// Without this an IPv6 address that comes back with the carrier would be of no use for a second.
+fn no_duplicates(fabric: &Fabric, node: &str, devices: &[&str]) -> Result<()> {
+    fabric.ns(node).inside(|| {
+        for d in devices {
+            sysctl(&format!("net/ipv6/conf/{d}/accept_dad"), "0")?;
+            sysctl(&format!("net/ipv6/conf/{d}/dad_transmits"), "0")?;
+        }
+        Ok(())
+    })
+}
+
+fn sixth_addresses(lb: Lb) -> String {
+    let [front, back] = [lb.front(), lb.back()].map(|ip| ip.octets()[3]);
+    format!("addr add {}/64 dev eth0 nodad\naddr add {}/64 dev eth1 nodad\n", sixth(0x77, front), sixth(0x2, back))
+}
+
+/// What the host itself filters, whoever balances.
+fn filter(rules: Rules) -> String {
+    match rules {
+        Rules::Loose => String::new(),
+        Rules::Strict => "table inet drill {\n chain early {\n type filter hook prerouting priority -150\n \
+             ct state invalid counter drop\n }\n chain forward {\n type filter hook forward priority 0\n \
+             ct state new tcp flags & (fin|syn|rst|ack) != syn counter drop\n }\n}\n"
+            .to_owned(),
+    }
+}
+
+/// Loads rules on `lb`.
+///
+/// # Errors
+/// nft isn't there, or refused.
+pub fn nft(fabric: &Fabric, lb: Lb, script: &str) -> Result<()> {
+    let mut child = fabric
+        .lb(lb)
+        .command("nft")
+        .args(["-f", "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("start nft (package nftables)")?;
+    child.stdin.take().context("stdin was asked for")?.write_all(script.as_bytes())?;
+    let out = child.wait_with_output()?;
+    if !out.status.success() {
+        bail!("nft: {}", String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(())
+}
+
+/// The power of `lb` goes: no process does anything any more, no cable has a carrier, and what its kernel knew is gone.
+///
+/// # Errors
+/// It could not be done.
+pub fn power_off(fabric: &mut Fabric, lb: Lb) -> Result<()> {
+    let pids = fabric.processes(lb);
+    let all: Vec<Pidfd> = pids.iter().filter_map(|&p| Pidfd::open(p).ok()).collect();
+    // First nobody acts, then nothing is heard, then they end: none of them gets to say a last word.
+    for p in &all {
+        let _ended = p.signal(Signal::STOP);
+    }
+    fabric.host_cables(lb, false)?;
+    pids.into_iter().for_each(kill_pid);
+    // The addresses first: the clients' side asks the kernel for them.
+    let script = format!(
+        "addr flush dev eth0 scope global\naddr flush dev eth1 scope global\n\
+         addr add {}/24 dev eth0\naddr add {}/24 dev eth1\n{}",
+        lb.front(),
+        lb.back(),
+        sixth_addresses(lb)
+    );
+    ip_batch(Some(&fabric.lb(lb)), &script)?;
+    nft(fabric, lb, "flush ruleset\n")?;
+    let flushed = fabric.lb(lb).command("conntrack").arg("-F").output().context("start conntrack")?;
+    if !flushed.status.success() {
+        bail!("conntrack -F: {}", String::from_utf8_lossy(&flushed.stderr).trim());
+    }
+    Ok(())
+}
+
+/// Power again: the cables, and the host's own rules. Programs are started by whoever starts them.
+///
+/// # Errors
+/// It could not be done.
+pub fn power_on(fabric: &mut Fabric, lb: Lb, rules: Rules) -> Result<()> {
+    nft(fabric, lb, &filter(rules))?;
+    fabric.host_cables(lb, true)?;
+    Ok(())
+}
