@@ -9,7 +9,6 @@ use crate::fabric::{Lb, VIP, VRID};
 use crate::process::{Proc, children, kill_pid};
 use crate::subject::Place;
 use anyhow::{Context, Result, bail};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -130,24 +129,26 @@ fn rules() -> String {
         four.push(format!("{i} : {a} . {BACKEND_PORT}"));
         six.push(format!("{i} : {b} . {BACKEND_PORT}"));
     }
-    let mut pre = String::new();
+    let (mut pre, mut post) = (String::new(), String::new());
     for protocol in ["tcp", "udp"] {
-        for port in [DNAT_PORT, SNAT_PORT] {
-            for (family, vip, map) in [("ip", SocketAddr::from((VIP, port)), &four), ("ip6", (VIP6, port).into(), &six)]
-            {
+        for (family, vip, map) in [("ip", VIP.to_string(), four.join(", ")), ("ip6", VIP6.to_string(), six.join(", "))]
+        {
+            for port in [DNAT_PORT, SNAT_PORT] {
                 pre += &format!(
-                    "  {family} daddr {} {protocol} dport {port} dnat {family} to jhash {family} saddr . {protocol} sport \
-                     mod 3 seed 0xbeef map {{ {} }}\n",
-                    vip.ip(),
-                    map.join(", ")
+                    "  {family} daddr {vip} {protocol} dport {port} dnat {family} to jhash {family} saddr . {protocol} \
+                     sport mod 3 seed 0xbeef map {{ {map} }}\n"
                 );
             }
+            let to = if family == "ip" { SNAT.to_string() } else { SNAT6.to_string() };
+            post += &format!(
+                "  meta l4proto {protocol} ct original {family} daddr {vip} ct original proto-dst {SNAT_PORT} \
+                 snat {family} to {to}\n"
+            );
         }
     }
     format!(
         "table inet drill_nat {{\n chain pre {{\n  type nat hook prerouting priority -100\n{pre} }}\n chain post {{\n  \
-         type nat hook postrouting priority 100\n  ct original proto-dst {SNAT_PORT} ip daddr 10.2.0.0/24 snat ip to {SNAT}\n  \
-         ct original proto-dst {SNAT_PORT} ip6 daddr fd00:2::/64 snat ip6 to {SNAT6}\n }}\n}}\n"
+         type nat hook postrouting priority 100\n{post} }}\n}}\n"
     )
 }
 
