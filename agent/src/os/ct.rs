@@ -7,6 +7,7 @@
 //! | [`Dump`] | the whole table, or a part of it |
 //! | [`Writer`] | batches of creates, updates and deletes; a look at one flow |
 //! | [`Setting`] | what has to be set for events to come |
+//! | [`timeouts`] | the kernel's own timeouts |
 //! | [`forget`] | flows whose backend is down, which the table would still send there |
 //!
 //! Each belongs to the network namespace of the thread that opened it, and each needs CAP_NET_ADMIN to be opened. None
@@ -27,5 +28,5 @@ mod writer;
 pub use dump::{Dump, Dumped, Progress};
 pub use events::{Changes, Read, Removals};
 pub use orphans::forget;
-pub use setting::Setting;
+pub use setting::{Setting, timeouts};
 pub use writer::Writer;

@@ -17,6 +17,7 @@ pub mod link;
 pub mod monitor;
 pub mod neighbour;
 mod netlink;
+pub mod netns;
 pub mod nft;
 mod packet;
 pub mod pidfd;

@@ -14,6 +14,11 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 /// Internetwork control (CS6), as the adverts.
 const TOS: u32 = 0xC0;
 
+/// What the flow lanes' datagrams are marked with (CS2): never in the way of adverts and verdicts.
+const TOS_FLOWS: u32 = 0x40;
+/// Their receive buffer: two windows of each of eight peers.
+const RECEIVE_BUFFER_FLOWS: usize = 16 << 20;
+
 /// One bound UDP socket.
 #[derive(Debug)]
 pub struct UdpChannel {
@@ -26,16 +31,28 @@ impl UdpChannel {
     /// # Errors
     /// `EADDRNOTAVAIL` while the address isn't on this host, `EADDRINUSE`, `EACCES` below port 1024.
     pub fn bind(listen: SocketAddr) -> io::Result<Self> {
+        Self::bind_as(listen, TOS, RECEIVE_BUFFER)
+    }
+
+    /// The same for the flow lanes.
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub fn bind_for_flows(listen: SocketAddr) -> io::Result<Self> {
+        Self::bind_as(listen, TOS_FLOWS, RECEIVE_BUFFER_FLOWS)
+    }
+
+    fn bind_as(listen: SocketAddr, tos: u32, receive_buffer: usize) -> io::Result<Self> {
         let kind = Type::DGRAM.nonblocking().cloexec();
         let socket = Socket::new(Domain::for_address(listen), kind, Some(Protocol::UDP))?;
-        if nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &RECEIVE_BUFFER).is_err() {
-            socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+        if nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &receive_buffer).is_err() {
+            socket.set_recv_buffer_size(receive_buffer)?;
         }
         if listen.is_ipv4() {
-            socket.set_tos_v4(TOS)?;
+            socket.set_tos_v4(tos)?;
         } else {
             socket.set_only_v6(true)?;
-            socket.set_tclass_v6(TOS)?;
+            socket.set_tclass_v6(tos)?;
         }
         socket.bind(&listen.into())?;
         Ok(Self { socket: AsyncDescriptor::new(socket.into())? })

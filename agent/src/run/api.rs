@@ -6,6 +6,7 @@
 
 use super::lateness::Snapshot;
 pub use super::record::Recorded;
+use super::sync::query::SyncHandle;
 use holdfast_node::io::{Answer, Request};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -59,6 +60,7 @@ pub struct ApiHandle {
     requests: mpsc::Sender<Asked>,
     ring: Arc<EventRing>,
     figures: watch::Receiver<Arc<WorkerFigures>>,
+    sync: Option<SyncHandle>,
 }
 
 impl ApiHandle {
@@ -68,7 +70,18 @@ impl ApiHandle {
         ring: Arc<EventRing>,
         figures: watch::Receiver<Arc<WorkerFigures>>,
     ) -> Self {
-        Self { requests, ring, figures }
+        Self { requests, ring, figures, sync: None }
+    }
+
+    /// The same, with what answers questions about replicated flows.
+    #[must_use]
+    pub fn with_sync(self, sync: Option<SyncHandle>) -> Self {
+        Self { sync, ..self }
+    }
+
+    /// Who answers questions about replicated flows; `None`: no `[statesync]`.
+    pub const fn sync(&self) -> Option<&SyncHandle> {
+        self.sync.as_ref()
     }
 
     /// Asks the node. The receiver yields any number of [`Answer::Progress`] and one final answer, then ends. It ends

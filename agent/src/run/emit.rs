@@ -7,6 +7,7 @@ use super::fifo::{FifoState, Line, Subject};
 use super::lateness::{Histogram, Snapshot};
 use super::link::KeeperLink;
 use super::queues::{Note, ProtocolEnds, StartProbe};
+use super::sync::SyncLink;
 use crate::check;
 use crate::os::udp::UdpChannel;
 use crate::os::vrrp::Outgoing;
@@ -88,6 +89,8 @@ pub(super) struct Outputs {
     pub(super) channel: Option<UdpChannel>,
     pub(super) bgp: Desk,
     pub(super) ends: ProtocolEnds,
+    /// `None`: nothing is replicated.
+    pub(super) sync: Option<SyncLink>,
     /// Results not yet told to the node. Bounded by what one turn's outputs can cause.
     pub(super) outcomes: VecDeque<Outcome>,
     /// Results of ARP probes.
@@ -148,6 +151,7 @@ impl Outputs {
             channel: None,
             bgp,
             ends,
+            sync: None,
             outcomes: VecDeque::new(),
             probed,
             probing,
@@ -227,7 +231,11 @@ impl Outputs {
                 let socket = conn.and_then(|conn| self.bgp.duplicate(&session.neighbor, conn));
                 self.keeper.send_with(ToKeeper::BgpSession(session), socket);
             }
-            Output::Elected { .. } => {}
+            Output::Elected { vip, elected } => {
+                if let Some(sync) = &mut self.sync {
+                    sync.elected(vip, elected);
+                }
+            }
             Output::Bfd(sessions) => self.keeper.send(ToKeeper::Bfd(sessions), None),
             Output::Probe { vip, ifindex, source, target, tries, wait } => {
                 self.probe(vip, ifindex, source, target, tries, wait);

@@ -124,6 +124,7 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     drop(theirs);
     let (former_end, felt) = await_boot(&mut keeper, &mut boot)?;
     startup::recall(&mut boot, &options.state_dir, &mut notes);
+    let life = config.statesync.as_ref().map(|_| sync::life(&options.state_dir, &mut notes));
     let api = bind_api(&options.runtime_dir, &mut notes);
     // Of what starts later: the protocol thread has real-time scheduling of its own.
     notes.extend(sched::favour().err().map(|reason| reason.to_string()));
@@ -141,7 +142,11 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     let managed = config.vips.iter().flat_map(|vip| vip.addresses.iter().map(|address| address.ip)).collect();
     let disable = disable::files(&config);
     let conntrack = config.conntrack;
-    let setup = protocol::Setup { config, boot, keys, keeper, watcher, ends: protocol_ends, pulse };
+    let (link, handle) = match life {
+        Some(life) => sync::start(&config, &boot, life, &protocol_ends.notes)?.unzip(),
+        None => (None, None),
+    };
+    let setup = protocol::Setup { config, boot, keys, keeper, watcher, ends: protocol_ends, sync: link, pulse };
     let (ended_in, ended) = tokio::sync::oneshot::channel();
     let thread = std::thread::Builder::new().name("protocol".to_owned());
     let thread = thread.spawn(move || {
@@ -172,6 +177,7 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
         conntrack,
         ends: runtime_ends,
         api,
+        sync: handle,
         ended,
     })
 }

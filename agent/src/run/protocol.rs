@@ -10,6 +10,7 @@ use super::flood::Flood;
 use super::lateness::Histogram;
 use super::link::KeeperLink;
 use super::queues::{Note, ProtocolEnds};
+use super::sync::SyncLink;
 use crate::balancer::Process;
 use crate::balancer::watch::Watcher;
 use crate::keeper::channel::WorkerEnd;
@@ -68,6 +69,7 @@ pub(super) struct Setup {
     pub(super) pulse: Option<Pulse>,
     pub(super) watcher: Watcher,
     pub(super) ends: ProtocolEnds,
+    pub(super) sync: Option<SyncLink>,
 }
 
 /// How the loop ended.
@@ -138,7 +140,7 @@ struct Protocol {
 
 impl Protocol {
     fn new(setup: Setup) -> Result<Self, String> {
-        let Setup { config, boot, keys, keeper, pulse, watcher, ends } = setup;
+        let Setup { config, boot, keys, keeper, pulse, watcher, ends, sync } = setup;
         let executor = Executor::new().map_err(|e| format!("netlink socket: {e}"))?;
         let mut monitor = Monitor::open().map_err(|e| format!("netlink events: {e}"))?;
         // Without it there are more events, nothing else.
@@ -151,7 +153,8 @@ impl Protocol {
         let bind_at = config.cluster.is_some().then_some(now);
         let beat_every = beat_every(super::startup::hang_limit(&config));
         let desk = config.bgp.as_ref().map(|bgp| Desk::new(bgp, keys, now)).unwrap_or_default();
-        let outputs = Outputs::new(&config, executor, link, desk, ends);
+        let mut outputs = Outputs::new(&config, executor, link, desk, ends);
+        outputs.sync = sync;
         let mut protocol = Self {
             node: Node::new(config, boot, now),
             outputs,
@@ -239,6 +242,7 @@ impl Protocol {
         busy |= self.turn_monitor(cx);
         busy |= self.turn_channel(cx);
         busy |= self.turn_keeper(cx);
+        busy |= self.turn_sync(cx);
         busy |= self.turn_requests(cx);
         busy |= self.turn_checks(cx);
         busy |= self.outputs.is_behind();
@@ -557,6 +561,18 @@ impl Protocol {
     fn neighbor(&self, name: &str) -> Option<NeighborId> {
         let mut neighbors = self.node.config().bgp.iter().flat_map(|bgp| bgp.each());
         neighbors.find(|(_, neighbor)| neighbor.name == name).map(|(id, _)| id)
+    }
+
+    fn turn_sync(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut count = 0;
+        while count < FEW
+            && let Some(sync) = &mut self.outputs.sync
+            && let Poll::Ready(word) = sync.poll_word(cx)
+        {
+            count += 1;
+            self.feed(Input::Sync(word));
+        }
+        count > 0
     }
 
     fn turn_requests(&mut self, cx: &mut Context<'_>) -> bool {

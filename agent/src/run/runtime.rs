@@ -5,6 +5,7 @@ use super::api::{ApiHandle, EventRing, Recorded};
 use super::fifo::{Fifo, Line};
 use super::protocol::Ended;
 use super::queues::{DiskFigures, Note, RuntimeEnds, StartProbe};
+use super::sync::query::SyncHandle;
 use super::{intents, journal};
 use crate::balancer::report::Reporter;
 use crate::balancer::watch::Looker;
@@ -57,6 +58,8 @@ pub(super) struct Setup {
     pub(super) fifo: Option<PathBuf>,
     pub(super) ends: RuntimeEnds,
     pub(super) api: Option<UnixListener>,
+    /// Of the thread that replicates flows, if one does.
+    pub(super) sync: Option<SyncHandle>,
     /// How the protocol thread ended; closed: it panicked.
     pub(super) ended: oneshot::Receiver<Result<Ended, String>>,
 }
@@ -97,7 +100,8 @@ pub(super) fn run(setup: Setup) -> Result<Ended, String> {
 }
 
 async fn main(setup: Setup) -> Result<Ended, String> {
-    let Setup { state_dir, checks, managed, lookers, reporters, disable, conntrack, fifo, ends, api, ended } = setup;
+    let Setup { state_dir, checks, managed, lookers, reporters, disable, conntrack, fifo, ends, api, sync, ended } =
+        setup;
     let stop = CancellationToken::new();
     let last_words = TaskTracker::new();
     let ring = Arc::new(EventRing::new());
@@ -118,7 +122,7 @@ async fn main(setup: Setup) -> Result<Ended, String> {
     if let Some(path) = fifo {
         last_words.spawn(states(path, ends.lines));
     }
-    let handle = ApiHandle::new(ends.requests, ring, ends.figures.clone());
+    let handle = ApiHandle::new(ends.requests, ring, ends.figures.clone()).with_sync(sync);
     tokio::spawn(complain(ends.figures));
     if let Some(listener) = api {
         match listener.set_nonblocking(true).and_then(|()| tokio::net::UnixListener::from_std(listener)) {
@@ -255,6 +259,8 @@ async fn notes(mut notes: mpsc::Receiver<Note>) {
             Note::KeeperGone => tracing::error!("the keeper is gone: leaving in order"),
             Note::Stop { deadline } => tracing::info!("told to stop within {} ms", deadline.as_millis()),
             Note::StopLate => tracing::error!("not released in time: the rest is left to the keeper"),
+            Note::Sync { warning: true, text } => tracing::warn!("{text}"),
+            Note::Sync { warning: false, text } => tracing::info!("{text}"),
             Note::Reload => tracing::warn!("reload: this version takes a new configuration only at its next start"),
             Note::Lapsed { vip } => tracing::warn!("{vip}: the keeper gave it away, this worker came too late"),
         }

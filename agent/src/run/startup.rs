@@ -36,7 +36,7 @@ pub(super) fn recall(boot: &mut Boot, state_dir: &Path, notes: &mut Vec<String>)
     boot.last_event_id = journal::last_id(state_dir, notes);
 }
 
-fn fill_random(mut rest: &mut [u8]) -> io::Result<()> {
+pub(super) fn fill_random(mut rest: &mut [u8]) -> io::Result<()> {
     while !rest.is_empty() {
         match rustix::rand::getrandom(&mut *rest, rustix::rand::GetRandomFlags::empty()) {
             Ok(n) => rest = rest.get_mut(n..).unwrap_or_default(),

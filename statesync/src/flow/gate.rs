@@ -1,6 +1,6 @@
 //! Who holds whose flows, since when, and whether a VIP may come here.
 
-use super::record::{CLASH, REFUSED};
+use super::record::{CLASH, REFUSED, YOUNG};
 use super::types::{Direction, Event, VipId, Why};
 use super::{Flows, peer_id};
 use crate::channel::PeerId;
@@ -18,6 +18,13 @@ pub enum NotReady {
         /// So many.
         behind: usize,
     },
+}
+
+/// A moment in what is told to a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Told {
+    session: u32,
+    sequence: u32,
 }
 
 /// How long a node that just started waits for peers that it never heard.
@@ -90,6 +97,39 @@ impl Flows {
     pub fn replicas_of(&self, peer: PeerId) -> usize {
         let first = 2 * (1 + usize::from(peer.0));
         (first..first + 2).filter_map(|owner| u8::try_from(owner).ok()).map(|owner| self.table.owned(owner)).sum()
+    }
+
+    /// Live flows of a VIP: ours, and those of others.
+    pub fn flows_of(&self, vip: VipId) -> (usize, usize) {
+        (self.table.count(vip, super::ME) as usize, self.foreign(vip) as usize)
+    }
+
+    /// Flows of each VIP that are still too young to be replicated.
+    pub fn young(&self) -> Vec<usize> {
+        let mut counts = vec![0; self.vips.len()];
+        for std::cmp::Reverse((_, id)) in &self.young {
+            if let Some(record) = self.table.get(*id).filter(|record| record.has(YOUNG))
+                && let Some(count) = counts.get_mut(usize::from(self.table.vip(record).0))
+            {
+                *count += 1;
+            }
+        }
+        counts
+    }
+
+    /// How far what is told to a peer has come; to be compared with [`Self::has_settled`].
+    pub fn told(&self, peer: PeerId) -> Option<Told> {
+        let tx = &self.peers.get(usize::from(peer.0)).filter(|peer| peer.up)?.tx;
+        Some(Told { session: tx.session, sequence: tx.sequence })
+    }
+
+    /// Whether the peer has acknowledged all that was sent up to then, or it was given up; `None`: that session is over.
+    pub fn has_settled(&self, peer: PeerId, told: Told) -> Option<bool> {
+        let tx = &self.peers.get(usize::from(peer.0)).filter(|peer| peer.up)?.tx;
+        if tx.session != told.session {
+            return None;
+        }
+        Some(tx.flights.front().is_none_or(|flight| flight.sequence >= told.sequence))
     }
 
     /// Records in the table, ended ones that peers have to learn of among them.

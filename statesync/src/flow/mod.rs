@@ -66,7 +66,7 @@ mod verify;
 mod wire;
 
 pub use explain::{Explanation, Listed, NotReplicated, Survival, Whose};
-pub use gate::NotReady;
+pub use gate::{NotReady, Told};
 pub use kernel::KERNEL_WINDOW;
 pub use types::{
     Class, Config, Counters, Direction, Elected, Event, Input, Mode, NodeId, Op, Output, PEERS_MAX, Tag, Ticket, Times,

@@ -51,6 +51,18 @@ impl Setting {
     }
 }
 
+/// The kernel's own timeouts, in seconds: ICMP, UDP one way, TCP that is closing, UDP both ways, open TCP. Those that can't
+/// be read are as given.
+#[must_use]
+pub fn timeouts(mut otherwise: [u32; 5]) -> [u32; 5] {
+    let keys = ["icmp_timeout", "udp_timeout", "tcp_timeout_fin_wait", "udp_timeout_stream", "tcp_timeout_established"];
+    for (timeout, key) in otherwise.iter_mut().zip(keys) {
+        let path = PathBuf::from("/proc/sys/net/netfilter").join(format!("nf_conntrack_{key}"));
+        *timeout = read_number(&path).unwrap_or(*timeout);
+    }
+    otherwise
+}
+
 impl fmt::Display for Setting {
     /// As `sysctl` writes it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,3 +1,204 @@
 //! The thread that replicates flows: the kernel's connection table for the VIPs, at every peer.
+//!
+//! | module | does |
+//! |---|---|
+//! | `turns` | the loop |
+//! | `kernel` | events, dumps and writes, in an order that can be relied on |
+//! | `telling` | the word for the node, how old changes are, lines for the log |
+//! | `link` | the queues between this thread and the protocol thread |
+//! | [`query`], `answer` | what the control API may ask |
+//! | `life` | the number of this life of the kernel's table |
+//!
+//! It has a socket, sessions and a priority of its own: neither a resynchronisation nor a storm of events is ever in the way
+//! of adverts and verdicts, and the protocol thread never waits for it.
+//!
+//! What this module refuses to do: decide whose a flow is ([`holdfast_statesync::flow`] does) or whose a VIP is (the node
+//! does).
 
+mod answer;
+mod kernel;
+mod life;
+mod link;
 pub mod query;
+mod telling;
+mod turns;
+
+pub(super) use life::number as life;
+pub(super) use link::SyncLink;
+
+use super::queues::Note;
+use super::startup::fill_random;
+use crate::config::duration::show;
+use crate::os::ct;
+use holdfast_node::config::{Cluster, Config, StateSync, SyncMode};
+use holdfast_node::io::Boot;
+use holdfast_statesync::channel::{ChannelConfig, PeerConfig, PeerId};
+use holdfast_statesync::flow::{self, NodeId, Tag, Times, VipConfig};
+use link::Ends;
+use query::{DirectionSummary, PeerSummary, Summary, SyncHandle, VipSummary};
+use std::net::{IpAddr, SocketAddr};
+use tokio::sync::mpsc;
+
+/// What the thread is given.
+struct Setup {
+    flow: flow::Config,
+    channel: ChannelConfig,
+    listen: SocketAddr,
+    names: Names,
+    run: u64,
+    /// Of the flow side, and of the channel.
+    seeds: [[u8; 32]; 2],
+    ends: Ends,
+}
+
+/// How operators call what has a number here.
+#[derive(Debug, Clone, Default)]
+struct Names {
+    vips: Vec<VipName>,
+    peers: Vec<String>,
+    /// The most flows that are held.
+    max_flows: u64,
+}
+
+#[derive(Debug, Clone)]
+struct VipName {
+    name: String,
+    mode: String,
+}
+
+/// Starts the thread, in the network namespace of the caller. `None`: nothing is to be replicated.
+///
+/// # Errors
+/// In words.
+pub(super) fn start(
+    config: &Config,
+    boot: &Boot,
+    life: u64,
+    notes: &mpsc::Sender<Note>,
+) -> Result<Option<(SyncLink, SyncHandle)>, String> {
+    let (Some(sync), Some(cluster), Some(secret_key)) = (&config.statesync, &config.cluster, &boot.secret_key) else {
+        return Ok(None);
+    };
+    let mut seeds = [[0; 32]; 2];
+    for seed in &mut seeds {
+        fill_random(seed).map_err(|e| format!("random numbers: {e}"))?;
+    }
+    let (handle, queries) = SyncHandle::new();
+    let (link, ends) = link::pair(sync, queries, notes.clone());
+    let setup = Setup {
+        flow: flow_config(config, sync, cluster, (life, boot.epoch)),
+        channel: ChannelConfig {
+            secret_key: secret_key.clone(),
+            epoch: boot.epoch,
+            peers: cluster
+                .peers
+                .iter()
+                .map(|peer| PeerConfig {
+                    name: peer.name.as_str().to_owned(),
+                    address: lanes(peer.address),
+                    public_keys: peer.public_keys.clone(),
+                })
+                .collect(),
+        },
+        listen: sync.listen.unwrap_or_else(|| lanes(cluster.listen)),
+        names: names(config, sync, cluster),
+        run: boot.epoch,
+        seeds,
+        ends,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| format!("sync thread's runtime: {e}"))?;
+    let thread = std::thread::Builder::new().name("sync".to_owned());
+    // Its turns have limits of their own; tokio's would stop it in the middle of one.
+    thread
+        .spawn(move || runtime.block_on(tokio::task::unconstrained(turns::run(setup))))
+        .map_err(|e| format!("sync thread: {e}"))?;
+    Ok(Some((link, handle)))
+}
+
+/// Where the flow lanes of the node with this control lane are.
+fn lanes(control: SocketAddr) -> SocketAddr {
+    SocketAddr::new(control.ip(), control.port().saturating_add(1))
+}
+
+fn flow_config(config: &Config, sync: &StateSync, cluster: &Cluster, (life, epoch): (u64, u64)) -> flow::Config {
+    let times = Times::default();
+    let link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let units = sync.vips.iter().filter_map(|vip| Some((vip, config.vips.get(usize::from(vip.vip.0))?)));
+    flow::Config {
+        node: NodeId::of_name(config.node.as_str()),
+        boot: life,
+        epoch,
+        port_id: 0,
+        peers: cluster.peers.iter().map(|peer| NodeId::of_name(peer.name.as_str())).collect(),
+        vips: units
+            .map(|(vip, unit)| VipConfig {
+                addresses: unit.addresses.iter().map(|address| address.ip).filter(|ip| !link_local(ip)).collect(),
+                mode: vip.mode,
+                shared: unit.anycast(),
+                peers: u8::MAX,
+            })
+            .collect(),
+        max_flows: sync.max_flows,
+        tag: Tag { shift: sync.mark.shift, bits: sync.mark.bits },
+        times: Times { lease: sync.lease, kernel_s: ct::timeouts(times.kernel_s), ..times },
+    }
+}
+
+fn names(config: &Config, sync: &StateSync, cluster: &Cluster) -> Names {
+    let name = |vip: &holdfast_node::config::SyncVip| {
+        config.vips.get(usize::from(vip.vip.0)).map_or_else(String::new, |unit| unit.name.as_str().to_owned())
+    };
+    let mode = |mode: SyncMode| match mode {
+        SyncMode::Assured => "assured".to_owned(),
+        SyncMode::Syn => "syn".to_owned(),
+        SyncMode::After(after) => format!("after {}", show(after)),
+        SyncMode::Off => "off".to_owned(),
+    };
+    Names {
+        vips: sync.vips.iter().map(|vip| VipName { name: name(vip), mode: mode(vip.mode) }).collect(),
+        peers: cluster.peers.iter().map(|peer| peer.name.as_str().to_owned()).collect(),
+        max_flows: sync.max_flows as u64,
+    }
+}
+
+impl Names {
+    fn peer(&self, peer: PeerId) -> String {
+        self.peers.get(usize::from(peer.0)).cloned().unwrap_or_default()
+    }
+
+    fn vip(&self, vip: flow::VipId) -> String {
+        self.vips.get(usize::from(vip.0)).map(|vip| vip.name.clone()).unwrap_or_default()
+    }
+
+    /// While nothing is known.
+    fn empty_summary(&self, failing: &str) -> Summary {
+        let unknown = || DirectionSummary { in_sync: false, why: Some("reading"), since_ms: 0, equal_ms: None };
+        let vip = |vip: &VipName| VipSummary {
+            name: vip.name.clone(),
+            mode: vip.mode.clone(),
+            owner: "unknown".to_owned(),
+            own: 0,
+            replicas: 0,
+            not_ready: Some(failing.to_owned()),
+        };
+        let peer = |name: &String| PeerSummary {
+            name: name.clone(),
+            up: false,
+            outbound: unknown(),
+            inbound: unknown(),
+            replicas: 0,
+            behind: 0,
+            lag: None,
+        };
+        Summary {
+            failing: Some(failing.to_owned()),
+            vips: self.vips.iter().map(vip).collect(),
+            peers: self.peers.iter().map(peer).collect(),
+            max_flows: self.max_flows,
+            ..Summary::default()
+        }
+    }
+}

@@ -134,7 +134,7 @@ pub struct PeerSummary {
     pub replicas: u64,
     /// Changed flows of ours that it didn't acknowledge yet.
     pub behind: u64,
-    /// From when the kernel told of a change to when the peer said that it has it, of the last minute.
+    /// From when a change was read from the kernel to when the peer said that it has it, of the last minute.
     pub lag: Option<Lag>,
 }
 

@@ -1,0 +1,151 @@
+//! What lies between the protocol thread and the sync thread. Neither ever waits for the other.
+
+use super::query::Asked;
+use crate::run::queues::Note;
+use holdfast_node::config::{SYNC_VIPS_MAX, StateSync, VipId};
+use holdfast_node::sync::SyncWord;
+use holdfast_statesync::flow::{self, Elected};
+use std::collections::BTreeMap;
+use std::task::{Context, Poll};
+use tokio::sync::mpsc;
+
+/// What the sync thread is told and hasn't read. Full → the last of each VIP waits on the protocol thread's side.
+const ORDERS_MAX: usize = 2 * SYNC_VIPS_MAX;
+/// Words on their way. Full → the last one waits on the sync thread's side, and takes in what comes after it.
+const WORDS_MAX: usize = 4;
+
+/// Whose a VIP is from now on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Order {
+    pub(super) vip: flow::VipId,
+    pub(super) elected: Elected,
+}
+
+/// The protocol thread's end.
+#[derive(Debug)]
+pub(in crate::run) struct SyncLink {
+    orders: mpsc::Sender<Order>,
+    words: mpsc::Receiver<SyncWord>,
+    /// What found no room: at most one for each VIP.
+    waiting: BTreeMap<u8, Elected>,
+    /// Units, by their place among the replicated ones.
+    units: Vec<VipId>,
+    /// The thread has ended.
+    ended: bool,
+}
+
+/// The sync thread's ends.
+#[derive(Debug)]
+pub(super) struct Ends {
+    pub(super) orders: mpsc::Receiver<Order>,
+    pub(super) words: mpsc::Sender<SyncWord>,
+    pub(super) queries: mpsc::Receiver<Asked>,
+    pub(super) notes: mpsc::Sender<Note>,
+}
+
+/// Both.
+pub(super) fn pair(config: &StateSync, queries: mpsc::Receiver<Asked>, notes: mpsc::Sender<Note>) -> (SyncLink, Ends) {
+    let (orders_in, orders) = mpsc::channel(ORDERS_MAX);
+    let (words, words_out) = mpsc::channel(WORDS_MAX);
+    let units = config.vips.iter().map(|sync| sync.vip).collect();
+    let link = SyncLink { orders: orders_in, words: words_out, waiting: BTreeMap::new(), units, ended: false };
+    (link, Ends { orders, words, queries, notes })
+}
+
+impl SyncLink {
+    /// Hands on whose a unit is. What follows in the protocol thread may rely on that the sync thread sees this before any
+    /// event that it causes.
+    pub(in crate::run) fn elected(&mut self, unit: VipId, elected: Elected) {
+        let place = self.units.iter().position(|known| *known == unit).and_then(|place| u8::try_from(place).ok());
+        if let Some(place) = place {
+            self.waiting.insert(place, elected);
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        while let Some((place, elected)) = self.waiting.pop_first() {
+            if self.orders.try_send(Order { vip: flow::VipId(place), elected }).is_err() {
+                if self.orders.is_closed() {
+                    self.waiting.clear();
+                } else {
+                    self.waiting.insert(place, elected);
+                }
+                return;
+            }
+        }
+    }
+
+    /// The next word. Hands on what had to wait, too.
+    pub(in crate::run) fn poll_word(&mut self, cx: &mut Context<'_>) -> Poll<SyncWord> {
+        if !self.waiting.is_empty() {
+            self.flush();
+        }
+        if self.ended {
+            return Poll::Pending;
+        }
+        match self.words.poll_recv(cx) {
+            Poll::Ready(Some(word)) => Poll::Ready(word),
+            Poll::Ready(None) => {
+                self.ended = true;
+                Poll::Pending
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::query::SyncHandle;
+    use super::*;
+    use holdfast_node::config::{SyncMode, SyncVip};
+
+    fn link(units: &[u16]) -> (SyncLink, Ends) {
+        let vips = units.iter().map(|unit| SyncVip { vip: VipId(*unit), mode: SyncMode::Assured }).collect();
+        let (_, queries) = SyncHandle::new();
+        pair(&StateSync::new(vips), queries, mpsc::channel(1).0)
+    }
+
+    #[test]
+    fn what_is_told_of_a_unit_reaches_the_thread_by_its_place_and_others_are_nothing_to_it() {
+        let (mut link, mut ends) = link(&[4, 9]);
+        link.elected(VipId(9), Elected::Me);
+        link.elected(VipId(5), Elected::Me);
+        link.elected(VipId(4), Elected::Unknown);
+        let mut told = std::iter::from_fn(|| ends.orders.try_recv().ok());
+        assert_eq!(told.next(), Some(Order { vip: flow::VipId(1), elected: Elected::Me }));
+        assert_eq!(told.next(), Some(Order { vip: flow::VipId(0), elected: Elected::Unknown }));
+        assert_eq!(told.next(), None);
+    }
+
+    #[test]
+    fn a_thread_that_does_not_read_costs_one_word_for_each_vip_and_learns_the_last_of_each() {
+        let (mut link, mut ends) = link(&[0, 1]);
+        for n in 0..3 * ORDERS_MAX {
+            link.elected(VipId(0), if n % 2 == 0 { Elected::Me } else { Elected::Unknown });
+        }
+        link.elected(VipId(1), Elected::Me);
+        assert_eq!(link.waiting.len(), 2);
+        let mut last = BTreeMap::new();
+        while let Ok(order) = ends.orders.try_recv() {
+            last.insert(order.vip.0, order.elected);
+        }
+        link.flush();
+        while let Ok(order) = ends.orders.try_recv() {
+            last.insert(order.vip.0, order.elected);
+        }
+        assert_eq!(last, BTreeMap::from([(0, Elected::Unknown), (1, Elected::Me)]));
+        assert!(link.waiting.is_empty());
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_keeps_nothing_waiting() {
+        let (mut link, ends) = link(&[0]);
+        drop(ends);
+        link.elected(VipId(0), Elected::Me);
+        assert!(link.waiting.is_empty());
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        assert!(link.poll_word(&mut cx).is_pending() && link.poll_word(&mut cx).is_pending());
+    }
+}
