@@ -1,6 +1,7 @@
 //! Flow replication in a virtual cluster: what happens when datagrams are lost, doubled, reordered or cut off, when nodes
 //! stall, restart and reboot, when events are lost and tables flushed, and when VIPs move.
 
+mod channel;
 mod claims;
 mod figures;
 mod gate;
@@ -11,3 +12,4 @@ mod limits;
 mod mutants;
 mod random;
 mod sim;
+mod wire;

@@ -14,8 +14,8 @@ const SEEDS: std::ops::Range<u64> = 0..24;
 const FOUND: [u64; 4] = [49, 98, 456, 596];
 
 #[allow(clippy::disallowed_methods, reason = "the range of seeds comes from the environment")]
-fn seeds() -> Vec<u64> {
-    let Ok(text) = std::env::var("HOLDFAST_FLOW_SEEDS") else { return SEEDS.chain(FOUND).collect() };
+fn seeds(usual: impl Iterator<Item = u64>) -> Vec<u64> {
+    let Ok(text) = std::env::var("HOLDFAST_FLOW_SEEDS") else { return usual.collect() };
     let parts = text.split_once("..").and_then(|(first, end)| Some((first.parse().ok()?, end.parse().ok()?)));
     let (first, end) = parts.expect("HOLDFAST_FLOW_SEEDS is FIRST..END");
     (first..end).collect()
@@ -23,14 +23,26 @@ fn seeds() -> Vec<u64> {
 
 #[test]
 fn whatever_happens_tables_are_equal_after_healing() {
+    hold(&seeds(SEEDS.chain(FOUND)), |seed| run(Sim::new(seed, count_of(seed))));
+}
+
+#[test]
+fn whatever_happens_tables_are_equal_after_healing_over_real_channels() {
+    hold(&seeds(0..6), |seed| run(Sim::over_channels(seed, count_of(seed))));
+}
+
+const fn count_of(seed: u64) -> usize {
+    2 + (seed % 3) as usize
+}
+
+fn hold(seeds: &[u64], run: impl Fn(u64) + std::panic::RefUnwindSafe) {
     let failed: Vec<u64> =
-        seeds().into_iter().filter(|seed| std::panic::catch_unwind(|| run(*seed)).is_err()).collect();
+        seeds.iter().copied().filter(|seed| std::panic::catch_unwind(|| run(*seed)).is_err()).collect();
     assert!(failed.is_empty(), "failed: seeds {failed:?}");
 }
 
-fn run(seed: u64) {
-    let count = 2 + (seed % 3) as usize;
-    let mut sim = Sim::new(seed, count);
+fn run(mut sim: Sim) {
+    let count = sim.nodes.len();
     let mut holder = sim.below(count);
     sim.move_vip(VIP, holder);
     (0..count).for_each(|node| sim.elect(node, SHARED, Elected::Me));

@@ -2,6 +2,7 @@
 //! one clock. A run is repeated exactly by its seed.
 
 use crate::kernel::{Kernel, OURS};
+use crate::wire::Wire;
 use holdfast_statesync::PeerId;
 use holdfast_statesync::ct::{Key, Tuple};
 use holdfast_statesync::flow::{
@@ -41,7 +42,7 @@ pub(crate) struct Node {
     pub(crate) flows: Option<Flows>,
     pub(crate) kernel: Kernel,
     boot: u64,
-    epoch: u64,
+    pub(crate) epoch: u64,
     /// Doesn't do anything until then.
     pub(crate) stalled_until: Option<Instant>,
     /// When it was last seen to stand still.
@@ -94,6 +95,8 @@ pub(crate) struct Sim {
     pub(crate) wire_bytes: u64,
     pub(crate) datagrams: u64,
     pub(crate) v6: bool,
+    /// What the batches go over; `None`: an ideal channel.
+    pub(crate) wire: Option<Wire>,
     /// The others don't share the second VIP with the last node, which thinks that they do.
     pub(crate) unshared: bool,
 }
@@ -149,6 +152,7 @@ impl Sim {
             wire_bytes: 0,
             datagrams: 0,
             v6: false,
+            wire: None,
             unshared: false,
         }
     }
@@ -158,7 +162,7 @@ impl Sim {
         PeerId(if other < node { other } else { other - 1 } as u16)
     }
 
-    fn node_of(node: usize, peer: PeerId) -> usize {
+    pub(crate) fn node_of(node: usize, peer: PeerId) -> usize {
         let place = usize::from(peer.0);
         if place < node { place } else { place + 1 }
     }
@@ -205,10 +209,12 @@ impl Sim {
             self.give(node, Input::Elected { vip, elected });
         }
         self.drain(node);
+        self.build_channel(node);
     }
 
     /// The agent dies; what it knew is gone, the kernel goes on.
     pub(crate) fn kill(&mut self, node: usize) {
+        self.drop_channel(node);
         if let Some(flows) = self.nodes[node].flows.take() {
             self.nodes[node].earlier.push(flows.counters());
             self.nodes[node].epoch += 1_000;
@@ -289,6 +295,15 @@ impl Sim {
         let to = Self::node_of(from, peer);
         self.wire_bytes += bytes.len() as u64;
         self.datagrams += 1;
+        if self.wire.is_some() {
+            self.send_batch(from, peer, &bytes);
+        } else {
+            self.launch(from, to, bytes);
+        }
+    }
+
+    /// Puts a datagram on its way.
+    pub(crate) fn launch(&mut self, from: usize, to: usize, bytes: Vec<u8>) {
         if self.cuts.contains(&(from, to)) {
             return;
         }
@@ -313,7 +328,7 @@ impl Sim {
         self.rng.next_u32() as usize % limit.max(1)
     }
 
-    fn is_awake(&self, node: usize) -> bool {
+    pub(crate) fn is_awake(&self, node: usize) -> bool {
         let here = &self.nodes[node];
         here.flows.is_some() && here.stalled_until.is_none_or(|until| until <= self.now)
     }
@@ -375,14 +390,16 @@ impl Sim {
             .filter(|node| self.is_awake(*node))
             .filter_map(|node| self.nodes[node].flows.as_ref()?.poll_timeout());
         let stalls = self.nodes.iter().filter_map(|node| node.stalled_until.filter(|until| *until > self.now));
-        let network = self.in_flight.keys().map(|(at, _)| *at).next();
+        let network = self.in_flight.keys().map(|(at, _)| *at).next().into_iter().chain(self.wire_timeout());
         timers.chain(stalls).chain(network).chain([self.ticked + TICK]).min().expect("the tick is always there")
     }
 
     fn turn(&mut self) {
         if self.now >= self.ticked + TICK {
             self.ticked = self.now;
-            self.check_links();
+            if self.wire.is_none() {
+                self.check_links();
+            }
             for node in 0..self.nodes.len() {
                 if !self.is_awake(node) {
                     self.nodes[node].stood_at = Some(self.now);
@@ -399,13 +416,16 @@ impl Sim {
         }
         for node in (0..self.nodes.len()).filter(|node| self.is_awake(*node)).collect::<Vec<_>>() {
             while let Some((from, bytes)) = self.nodes[node].inbox.pop_front() {
-                // A channel without a session delivers nothing.
-                if self.nodes[node].up[from] {
+                if self.wire.is_some() {
+                    self.receive(node, from, &bytes);
+                } else if self.nodes[node].up[from] {
+                    // A channel without a session delivers nothing.
                     let peer = self.peer(node, from);
                     self.give(node, Input::Batch { peer, bytes: &bytes });
                     self.drain(node);
                 }
             }
+            self.run_channel(node);
             self.feed_events(node);
             if self.nodes[node].flows.as_ref().and_then(Flows::poll_timeout).is_some_and(|at| at <= self.now) {
                 self.give(node, Input::Timer);
