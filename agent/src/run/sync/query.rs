@@ -296,12 +296,10 @@ pub const fn why_word(why: Why) -> &'static str {
     match why {
         Why::NoSession => "no-session",
         Why::NotCompared => "not-compared",
-        Why::Behind => "behind",
         Why::Differs => "differs",
         Why::Stale => "stale",
         Why::Reading => "reading",
         Why::PeerFull => "peer-full",
-        Why::Version => "version",
     }
 }
 
