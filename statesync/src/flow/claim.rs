@@ -175,7 +175,7 @@ impl Flows {
         (generation, from, vip): (u32, Option<NodeId>, Option<IpAddr>),
     ) {
         let vip = match vip {
-            Some(address) => match self.addresses.get(&address).copied() {
+            Some(address) => match self.shared_vip(index, address) {
                 Some(vip) => Some(vip),
                 None => {
                     self.counters.unlisted += 1;
@@ -196,8 +196,10 @@ impl Flows {
         if vip.is_none() && from.is_none() {
             return;
         }
-        for (place, state) in self.vips.iter_mut().enumerate() {
-            if vip.is_none_or(|vip| usize::from(vip.0) == place) {
+        for place in 0..self.vips.len() {
+            let of = VipId(place as u8);
+            let shares = self.shares(of, index) && vip.is_none_or(|vip| vip == of);
+            if let Some(state) = self.vips.get_mut(place).filter(|_| shares) {
                 state.top = state.top.max(generation);
             }
         }

@@ -300,7 +300,7 @@ impl Flows {
         Some(())
     }
 
-    fn shared_vip(&self, index: usize, address: IpAddr) -> Option<VipId> {
+    pub(super) fn shared_vip(&self, index: usize, address: IpAddr) -> Option<VipId> {
         let vip = self.addresses.get(&address).copied()?;
         (self.shares(vip, index) || mutants::off("unlisted-vip")).then_some(vip)
     }

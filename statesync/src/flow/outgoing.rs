@@ -22,6 +22,9 @@ const BULK_TURN: u32 = 10;
 /// Room that a control record may need, digests aside.
 const CONTROL_ROOM: usize = 80;
 
+/// The record that ends a shard.
+const END_LEN: usize = 9;
+
 /// What a batch in the making will be remembered by.
 #[derive(Default)]
 struct Load {
@@ -296,7 +299,7 @@ impl Flows {
         self.begin(index, writer);
         writer.other(&Record::Begin { shard, check }, &[]);
         for id in &listed {
-            if writer.room() < RECORD_MAX + DEFINITIONS_MAX {
+            if writer.room() < RECORD_MAX + DEFINITIONS_MAX + END_LEN {
                 self.finish(now, index, writer, std::mem::take(&mut load));
                 self.begin(index, writer);
                 load.sequenced = true;

@@ -6,6 +6,7 @@ mod claims;
 mod figures;
 mod gate;
 mod heal;
+mod hostile;
 mod kernel;
 mod limits;
 #[cfg(feature = "mutants")]

@@ -1,6 +1,6 @@
 //! Each guard's check, seen to fail when the guard is off.
 
-use crate::{claims, gate, heal, limits};
+use crate::{claims, gate, heal, hostile, limits};
 use holdfast_statesync::mutants::with_off;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -33,6 +33,16 @@ fn without_the_order_of_batches_an_old_one_that_overwrites_is_noticed() {
 #[test]
 fn without_the_list_of_vips_a_foreign_flow_is_noticed() {
     fails_without("unlisted-vip", limits::a_peer_cant_touch_a_vip_that_it_doesnt_share);
+}
+
+#[test]
+fn without_the_list_of_vips_the_corpus_of_batches_notices() {
+    fails_without("unlisted-vip", hostile::every_input_in_the_corpus_runs_whole_and_cut_short);
+}
+
+#[test]
+fn without_ownership_of_deletes_the_corpus_of_batches_notices() {
+    fails_without("owner-deletes", hostile::every_input_in_the_corpus_runs_whole_and_cut_short);
 }
 
 #[test]

@@ -95,6 +95,8 @@ pub(crate) struct Sim {
     pub(crate) wire_bytes: u64,
     pub(crate) datagrams: u64,
     pub(crate) v6: bool,
+    /// All batches that were sent, if they are to be kept.
+    pub(crate) kept: Option<Vec<Vec<u8>>>,
     /// What the batches go over; `None`: an ideal channel.
     pub(crate) wire: Option<Wire>,
     /// The others don't share the second VIP with the last node, which thinks that they do.
@@ -152,6 +154,7 @@ impl Sim {
             wire_bytes: 0,
             datagrams: 0,
             v6: false,
+            kept: None,
             wire: None,
             unshared: false,
         }
@@ -295,6 +298,7 @@ impl Sim {
         let to = Self::node_of(from, peer);
         self.wire_bytes += bytes.len() as u64;
         self.datagrams += 1;
+        self.kept.iter_mut().for_each(|kept| kept.push(bytes.clone()));
         if self.wire.is_some() {
             self.send_batch(from, peer, &bytes);
         } else {
