@@ -4,7 +4,7 @@
 //! `with_off` on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of the node's guards; the keeper's are in [`crate::keeper::mutants`].
-pub const NAMES: [&str; 33] = [
+pub const NAMES: [&str; 34] = [
     "interlock-last-node",
     "interlock-pool-differs",
     "fresh-claim-only",
@@ -30,6 +30,7 @@ pub const NAMES: [&str; 33] = [
     "refused-is-not-hung",
     "sick-compares",
     "poor-margin",
+    "unread-words",
     "poor-leaves",
     "poor-beats-bad",
     "best-standing",

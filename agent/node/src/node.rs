@@ -15,6 +15,7 @@ use crate::drain::{Drain, Intents, Stop};
 use crate::io::{Boot, Input, Output, Request};
 use crate::journal::{Journal, Kind};
 use crate::legs::LegIndex;
+use crate::mutants;
 use crate::plane::Asking;
 use crate::pool::Pools;
 use crate::refused::Refused;
@@ -22,7 +23,7 @@ use crate::schedule::{Dirty, Schedule, Units};
 use crate::status::Status;
 use crate::upgrade::Upgrade;
 use crate::vip::VipRun;
-use crate::world::World;
+use crate::world::{REREAD, UNREAD, World};
 use holdfast_statesync::channel::{Channel, ChannelConfig, PeerConfig};
 use holdfast_vrrp::{AdvertInterval, LegId, wire};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -398,6 +399,9 @@ impl Node {
     fn notice_stall(&mut self, now: Instant) {
         let Some(wake) = self.wake.filter(|wake| *wake < now) else { return };
         let late = now.saturating_duration_since(wake);
+        if late > UNREAD && !mutants::off("unread-words") {
+            self.world.unread_until = Some(now + REREAD);
+        }
         if self.shortest_down.is_some_and(|shortest| late > shortest) {
             self.on_stall(now, late);
         }

@@ -17,6 +17,11 @@ use std::time::{Duration, Instant};
 
 /// A peer's word counts for this long (DESIGN section 4, 3).
 pub const FRESH: Duration = Duration::from_millis(300);
+/// A stall that is longer makes words older than they look: what lay unread meanwhile is all heard at its end. A shorter
+/// one adds no more than they wait for each other anyway.
+pub(crate) const UNREAD: Duration = Duration::from_millis(100);
+/// Until what was heard at the end of a stall isn't fresh any more: reading all of it takes a few turns.
+pub(crate) const REREAD: Duration = FRESH.saturating_add(Duration::from_millis(50));
 
 /// What [`crate::decide::decide`] sees.
 #[derive(Debug, Clone)]
@@ -47,6 +52,8 @@ pub struct World {
     pub withheld: Option<Withheld>,
     /// When this agent started.
     pub started: Instant,
+    /// After a stall: until then the peers' words may be older than they look.
+    pub unread_until: Option<Instant>,
 }
 
 /// Links, each index and each name once.
@@ -436,6 +443,7 @@ impl World {
             failing: vec![None; config.checks.len()],
             withheld: None,
             started: now,
+            unread_until: None,
         }
     }
 

@@ -271,25 +271,25 @@ impl Cluster {
     }
 
     /// One that leaves because of its balancer: not as long as that serves, and one that serves badly only for another
-    /// that took itself for better a moment ago.
+    /// that took itself for better a moment ago. One that doesn't serve at all goes at once, after a stall by words of
+    /// before it, too: if it had heard nothing, it would leave as well, and to nobody.
     fn resigned(&mut self, i: usize, to: Option<&str>, why: &str) {
         if !(why.starts_with("balancer") || why.starts_with("check web") || why.starts_with("check all")) {
             return;
         }
         let known = self.found_out(i);
-        // What lay unread while it stood still was all heard just now.
         let stood = self.hosts[i].stood.filter(|(at, _)| self.now - *at <= UNSEEN);
         let stood = stood.map_or(Duration::ZERO, |(_, time)| time);
-        let better = |at: fn(&crate::host::Host) -> Option<Instant>| {
+        let better = |at: fn(&crate::host::Host) -> Option<Instant>, unread: Duration| {
             let other = to.and_then(|to| self.hosts.iter().find(|host| host.name == to));
-            other.and_then(at).is_some_and(|at| self.now - at <= self.moment(i) + stood)
+            other.and_then(at).is_some_and(|at| self.now - at <= self.moment(i) + unread)
         };
         let wrong = match self.standing_of_owner(i) {
             Standing::Good | Standing::Degraded | Standing::Full => known.then_some("it serves"),
-            Standing::Poor if !better(|host| host.said_well_at) => {
+            Standing::Poor if !better(|host| host.said_well_at, Duration::ZERO) => {
                 self.is_known_for(i, UNSEEN).then_some("nobody better was there")
             }
-            _ if to.is_some() && !better(|host| host.said_poor_at) => Some("the other one is no better"),
+            _ if to.is_some() && !better(|host| host.said_poor_at, stood) => Some("the other one is no better"),
             _ => None,
         };
         self.coverage.see(&format!("resigned: {:?}, to somebody {}", self.standing_of_owner(i), to.is_some()));

@@ -1,10 +1,10 @@
 //! From evidence to a verdict: a pure function of what is known of one balancer.
 
-use super::{Sign, Verdict};
+use super::{PlaneView, Sign, Verdict};
 use crate::config::{BalancerId, BalancerKind, Check, CheckId, Config, Probe};
 use crate::io::{Admin, BalancerState, Failure};
 use crate::mutants;
-use crate::world::{CheckState, World};
+use crate::world::{CheckState, Failing, World};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -85,8 +85,10 @@ pub(crate) fn judge(
         BalancerState::Alive { .. } => {}
     }
     let mut signs = Vec::new();
-    // `mute`: it doesn't answer; `silent`: though somebody may be there.
-    let (mut mute, mut silent, mut answered, mut unknown, mut more) = (false, false, false, false, 0);
+    let plane = view.plane.as_ref().filter(|plane| plane.fresh(now));
+    // `mute`: it doesn't answer; `silent`: though somebody may be there; `lasting`: and not only from when it was full.
+    let (mut mute, mut silent, mut lasting) = (false, false, false);
+    let (mut answered, mut unknown, mut more) = (false, false, 0);
     let state = |id: &CheckId| world.checks.get(usize::from(id.0)).map(|view| view.state);
     for Asking { check, named } in checks {
         let index = usize::from(check.0);
@@ -94,32 +96,31 @@ pub(crate) fn judge(
         if !named.iter().any(|named| state(named) == Some(seen.state)) {
             continue;
         }
-        let sign: fn(String) -> Sign =
-            match (seen.state, world.failing.get(index).and_then(|f| f.as_ref()).map(|f| f.how)) {
-                (CheckState::Failed, Some(Failure::Answered)) => {
-                    answered = true;
-                    Sign::CheckAnswered
-                }
-                (CheckState::Failed, Some(Failure::Silent)) => {
-                    (mute, silent) = (true, true);
-                    Sign::CheckSilent
-                }
+        let failing = world.failing.get(index).and_then(|failing| failing.as_ref());
+        // What failed while it was full has the time to pass again. Nobody has that excuse who doesn't listen any more.
+        let passes_soon = |failing: &Failing| {
+            let full = |plane: &PlaneView| plane.was_full(now, failing.since, recovers(check));
+            failing.how != Failure::Refused && plane.is_some_and(full)
+        };
+        let sign: fn(String) -> Sign = match (seen.state, failing.map(|failing| failing.how)) {
+            (CheckState::Failed, Some(Failure::Answered)) => {
+                answered = true;
+                Sign::CheckAnswered
+            }
+            (CheckState::Failed, how) => {
+                mute = true;
+                lasting |= !failing.is_some_and(passes_soon);
                 // An idle process spends no time either: who doesn't listen any more needn't hang.
-                (CheckState::Failed, Some(Failure::Refused)) => {
-                    (mute, silent) = (true, silent || mutants::off("refused-is-not-hung"));
-                    Sign::CheckFails
-                }
-                // It has begun to pass again, and hasn't passed often enough: what it failed by before.
-                (CheckState::Failed, Some(Failure::Other) | None) => {
-                    (mute, silent) = (true, true);
-                    Sign::CheckFails
-                }
-                (CheckState::Unknown, _) => {
-                    unknown = true;
-                    Sign::CheckUnknown
-                }
-                (CheckState::Passed, _) => continue,
-            };
+                silent |= how != Some(Failure::Refused) || mutants::off("refused-is-not-hung");
+                // Another failure, or none: it has begun to pass again, and hasn't passed often enough.
+                if how == Some(Failure::Silent) { Sign::CheckSilent } else { Sign::CheckFails }
+            }
+            (CheckState::Unknown, _) => {
+                unknown = true;
+                Sign::CheckUnknown
+            }
+            (CheckState::Passed, _) => continue,
+        };
         if signs.len() < NAMED {
             signs.push(sign(check.name.as_str().to_owned()));
         } else {
@@ -129,7 +130,7 @@ pub(crate) fn judge(
     if more > 0 {
         signs.push(Sign::MoreChecks(more));
     }
-    let Some(plane) = view.plane.as_ref().filter(|plane| plane.fresh(now)) else {
+    let Some(plane) = plane else {
         let verdict = match (mute, answered, unknown) {
             (true, ..) => Verdict::Failing,
             (_, true, _) => Verdict::Sick,
@@ -149,17 +150,7 @@ pub(crate) fn judge(
     let full: Vec<Sign> = plane.full().collect();
     // nginx answers for itself through the workers that are full.
     let same = config.balancers.get(usize::from(id.0)).is_some_and(|b| b.kind == BalancerKind::Nginx);
-    // What failed while it was full has the time to pass again. Nobody has that excuse who doesn't listen any more.
-    let unheard = |asking: &Asking| {
-        let index = usize::from(asking.check.0);
-        let (check, failing) = (config.checks.get(index)?, world.failing.get(index)?.as_ref()?);
-        (failing.how != Failure::Answered).then_some((check, failing))
-    };
-    let was_full = mute
-        && checks.iter().filter_map(unheard).all(|(check, failing)| {
-            failing.how != Failure::Refused && plane.was_full(now, failing.since, recovers(check))
-        });
-    let saturated = (!full.is_empty() || was_full) && plane.works(same);
+    let saturated = (!full.is_empty() || mute && !lasting) && plane.works(same);
     signs.extend(full);
     let empty = report.backends.filter(|pool| pool.up == 0 && pool.total > 0);
     match (empty, report.backends) {

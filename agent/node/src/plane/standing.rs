@@ -49,7 +49,7 @@ pub(crate) struct Health {
     pub fitness: Fitness,
     /// The same more exactly.
     pub standing: Standing,
-    /// One that is `Poor`: from then on a peer that does better is believed.
+    /// One that is `Poor`: from then on a peer that says that it does better is believed.
     settles: Option<Instant>,
 }
 
@@ -63,7 +63,7 @@ impl Health {
         }
     }
 
-    /// It serves badly, and the peers have had the time to see the same at home.
+    /// It serves badly, and the peers have had the time to see the same at home and to say so.
     pub(crate) fn settled(&self, now: Instant) -> bool {
         self.settles.is_none_or(|at| at <= now) || mutants::off("poor-margin")
     }
@@ -79,19 +79,25 @@ pub(crate) fn turning_points(config: &Config, world: &World, id: VipId) -> impl 
     let held = world.vips.get(usize::from(id.0)).and_then(|view| view.hold_down.until());
     let recovery = recovery(config, world, id);
     let recovered = world.peers.iter().filter_map(move |peer| Some(*peer.recovered.get(&id)? + recovery));
-    empty.chain(failing).chain(held).chain(recovered)
+    empty.chain(failing).chain(held).chain(recovered).chain(world.unread_until)
 }
 
 /// Within this time after a peer is well again this node is, too, if what ailed both was the same: its check, or its
 /// balancer's, may be the last to find out.
 fn recovery(config: &Config, world: &World, id: VipId) -> Duration {
     let Some(vip) = config.vips.get(usize::from(id.0)) else { return Duration::ZERO };
-    let failed = |id: &&CheckId| world.checks.get(usize::from(id.0)).is_some_and(|c| c.state == CheckState::Failed);
-    let checks = vip.checks.iter().filter(failed).filter_map(|id| config.checks.get(usize::from(id.0)));
-    let passes = |check: &Check| recovers(check) + TOLD;
+    let failed = |id: &CheckId| world.checks.get(usize::from(id.0)).is_some_and(|c| c.state == CheckState::Failed);
+    let mut passes = Duration::ZERO;
+    for named in vip.checks.iter().filter(|id| failed(id)) {
+        leaves(config, *named, &mut |id, check| {
+            if failed(&id) {
+                passes = passes.max(recovers(check) + TOLD);
+            }
+        });
+    }
     let empty = vip.balancers.iter().filter_map(|id| pool_settles(&world.balancers.get(usize::from(id.0))?.judged));
     let pool = if empty.count() > 0 { POOL_MARGIN } else { Duration::ZERO };
-    checks.map(passes).max().unwrap_or_default().max(pool)
+    passes.max(pool)
 }
 
 fn pool_settles(judged: &Judged) -> Option<Instant> {
@@ -174,7 +180,7 @@ impl Judge<'_> {
             _ if found.unfit || found.unknown => Standing::Bad,
             _ => found.standing,
         };
-        Health { fitness, standing, settles: found.settles }
+        Health { fitness, standing, settles: found.settles.max(found.settles.and(self.world.unread_until)) }
     }
 
     /// What a node needs beside a balancer.

@@ -221,7 +221,7 @@ fn an_owner_probes_before_it_yields() {
 #[cfg(feature = "mutants")]
 #[test]
 fn each_scenario_fails_without_its_guard() {
-    let scenarios: [(&str, Scenario); 30] = [
+    let scenarios: [(&str, Scenario); 31] = [
         ("interlock-last-node", last_node_refuses),
         ("interlock-pool-differs", interlocks::a_drain_to_another_table_is_refused),
         ("fresh-claim-only", stale_word_refuses),
@@ -244,6 +244,7 @@ fn each_scenario_fails_without_its_guard() {
         ("refused-is-not-hung", planes::who_does_not_listen_does_not_hang),
         ("sick-compares", planes::a_sick_owner_that_hears_of_nobody_stays),
         ("poor-margin", planes::what_all_share_moves_nothing),
+        ("unread-words", planes::what_lay_unread_moves_nothing),
         ("poor-leaves", planes::a_sick_owner_leaves_for_a_better_one),
         ("poor-beats-bad", planes::a_dead_one_leaves_for_one_that_answers),
         ("best-standing", planes::the_best_is_told_to_take_it),

@@ -4,7 +4,9 @@ use super::guards::{Verdict as Outcome, expect};
 use super::lab::*;
 use super::planes::*;
 use crate::config::{Check, CheckId, Config, File, Group, GroupMember, Probe};
-use crate::plane::{Sign, Standing, Verdict};
+use crate::io::Failure;
+use crate::plane::{Sign, Standing, Verdict, checks_of, judge};
+use crate::world::{CheckState, World};
 use std::path::PathBuf;
 
 const SECOND: CheckId = CheckId(1);
@@ -83,6 +85,32 @@ fn a_member_that_fails_says_nothing_while_its_group_does_without_it() {
     lab.hosts[0].probes = Probes::StatusOf(SECOND);
     lab.looking(ms(2_000));
     assert_eq!((verdict(&lab, 0), lab.owners()), (Verdict::Serving, vec![0]), "{}", lab.story());
+}
+
+#[test]
+fn a_member_that_says_nothing_takes_no_excuse_away_from_one_that_was_full() {
+    let mut lab = Lab::settled_with(&[254, 253], true, |config| {
+        grouped(vec![page(), page()], 1)(config);
+        let group = config.vips[0].checks[0];
+        config.vips[0].checks = vec![CheckId(0), group];
+    });
+    lab.hosts.iter_mut().for_each(|host| host.plane = Some(pool(3)));
+    lab.looking(ms(1_000));
+    lab.hosts[0].plane = Some(full());
+    lab.hosts[0].probes = Probes::Silent;
+    lab.looking(ms(1_000));
+    lab.hosts[0].plane = Some(answers());
+    lab.looking(ms(1));
+    let (id, config) = (crate::config::BalancerId(0), lab.hosts[0].config.clone());
+    let mut world = lab.node(0).world().clone();
+    let judged = |world: &World| judge(&config, world, lab.now, id, &checks_of(&config, id)).0;
+    assert_eq!(judged(&world), Verdict::Saturated, "as all of them failed while it was full");
+    // The group does with the third, and the second isn't listened for any more.
+    world.failing[1].as_mut().expect("it fails").how = Failure::Refused;
+    (world.checks[2].state, world.checks[3].state) = (CheckState::Passed, CheckState::Passed);
+    assert_eq!(judged(&world), Verdict::Saturated);
+    world.failing[0].as_mut().expect("it fails").how = Failure::Refused;
+    assert_eq!(judged(&world), Verdict::Failing, "one that counts takes it away");
 }
 
 #[test]

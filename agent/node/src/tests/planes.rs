@@ -150,6 +150,26 @@ pub(crate) fn what_all_share_moves_nothing() -> Outcome {
     expect("in the journal too", lab.has(0, said))
 }
 
+pub(crate) fn what_lay_unread_moves_nothing() -> Outcome {
+    // So slow that nobody takes over from an owner that stands still.
+    let interval = holdfast_vrrp::AdvertInterval::from_cs(50).expect("an interval");
+    let mut lab = Lab::settled_with(&[254, 253], true, |config| config.vips[0].vrrp.interval = interval);
+    lab.hosts[0].probes = Probes::Status;
+    lab.run(ms(200));
+    expect("found out, and not compared yet", standing(&lab, 0) == Standing::Poor && resigned(&lab, 0) == 0)?;
+    // The session outlives it, and the other one is well at first.
+    lab.pause(0);
+    lab.run(ms(150));
+    lab.hosts[1].probes = Probes::Status;
+    lab.run(ms(250));
+    lab.resume(0);
+    lab.run(ms(5_000));
+    expect("the other one was well a while ago", lab.owners() == [0] && resigned(&lab, 0) == 0)?;
+    lab.hosts[1].probes = Probes::Good;
+    lab.run(ms(2_000));
+    expect("one that is well now has it", lab.owners() == [1] && resigned(&lab, 0) == 1)
+}
+
 #[test]
 fn what_all_shared_moves_nothing_when_it_is_over_either_whoever_finds_out_first() {
     let mut lab = looked_at(&[254, 253, 252]);
@@ -268,7 +288,7 @@ pub(crate) fn who_never_served_loses_nothing() -> Outcome {
 
 #[test]
 fn each_scenario_holds_with_its_guard() {
-    let scenarios: [Scenario; 14] = [
+    let scenarios: [Scenario; 15] = [
         ("saturated-stays", a_full_owner_stays),
         ("full-beats-dead", a_dead_one_leaves_for_one_that_is_full),
         ("saturated-works", a_stopped_one_is_not_full),
@@ -276,6 +296,7 @@ fn each_scenario_holds_with_its_guard() {
         ("refused-is-not-hung", who_does_not_listen_does_not_hang),
         ("sick-compares", a_sick_owner_that_hears_of_nobody_stays),
         ("poor-margin", what_all_share_moves_nothing),
+        ("unread-words", what_lay_unread_moves_nothing),
         ("poor-leaves", a_sick_owner_leaves_for_a_better_one),
         ("poor-beats-bad", a_dead_one_leaves_for_one_that_answers),
         ("best-standing", the_best_is_told_to_take_it),
