@@ -2,6 +2,7 @@
 
 mod bgp;
 mod planes;
+mod sync;
 
 use super::{budget, exit, render};
 use crate::config::{self, ConfigErrors, Mtus};
@@ -179,6 +180,7 @@ fn promise(config: &Config, vip: &Vip, here: &Mtus) -> String {
     if let (Some(speaker), Some(own)) = (&config.bgp, &vip.bgp) {
         text.push_str(&bgp::promise(speaker, vip, own, worst));
     }
+    text.push_str(&sync::promise(config, vip));
     if vip.anycast() {
         return text;
     }
@@ -319,6 +321,7 @@ fn warnings(config: &Config) -> Vec<Warning> {
     }
     unused(config, &mut warn);
     bgp::warnings(config, &mut warn);
+    sync::warnings(config, &mut warn);
     for check in &config.checks {
         if check.timeout > check.fast_interval {
             warn(

@@ -78,6 +78,34 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// The other nodes: whether they are heard, and whether each side has the other's flows
+    Peers {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Flows that are replicated, of this node and of the others
+    Flows {
+        /// Of this VIP only
+        #[arg(long, value_name = "VIP")]
+        vip: Option<String>,
+        /// So many at most
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+        limit: u32,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Why a VIP is where it is, or whether a flow would survive on each peer, and why not
+    Explain {
+        /// A VIP's name, or a flow: `tcp 198.51.100.7:40000 192.0.2.10:80` (client, then VIP), or a line of `conntrack -L`
+        /// [default: all VIPs]
+        #[arg(value_name = "VIP|FLOW")]
+        what: Vec<String>,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Tools for BGP
     #[command(subcommand)]
     Bgp(Bgp),

@@ -18,7 +18,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(20);
 const DETACH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs one client command; errors become a line on stderr and their exit code.
-fn client<F: Future<Output = Result<u8, ClientError>>>(work: F) -> u8 {
+pub(super) fn client<F: Future<Output = Result<u8, ClientError>>>(work: F) -> u8 {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -38,12 +38,12 @@ fn client<F: Future<Output = Result<u8, ClientError>>>(work: F) -> u8 {
     }
 }
 
-fn garbled(what: &str, error: &serde_json::Error) -> ClientError {
+pub(super) fn garbled(what: &str, error: &serde_json::Error) -> ClientError {
     ClientError::Unreachable(format!("{what} can't be read, is the agent of another version? ({error})"))
 }
 
 /// Writes a line; `false`: nobody reads any more.
-fn print(line: &str) -> bool {
+pub(super) fn print(line: &str) -> bool {
     render::out(&format!("{line}\n"))
 }
 

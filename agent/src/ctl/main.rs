@@ -1,7 +1,7 @@
 //! From words to an exit code.
 
 use super::cli::{Bgp, Cli, Command, Places, Pool};
-use super::{check, cleanup, commands, decode, exit, external, instance, keygen, server};
+use super::{check, cleanup, commands, decode, exit, external, flows, instance, keygen, server};
 use crate::config;
 use clap::{CommandFactory as _, Parser as _};
 use std::ffi::OsString;
@@ -37,6 +37,9 @@ fn other(command: Command, places: &Places) -> u8 {
         Command::Status { json, oneline } => commands::status(&places.runtime_dir, json, oneline),
         Command::Events { json, since, follow } => commands::events(&places.runtime_dir, json, since, follow),
         Command::Neighbors { json } => commands::neighbors(&places.runtime_dir, json),
+        Command::Peers { json } => flows::peers(&places.runtime_dir, json),
+        Command::Flows { vip, limit, json } => flows::list(&places.runtime_dir, vip.as_deref(), limit, json),
+        Command::Explain { what, json } => flows::explain(&places.runtime_dir, &what.join(" "), json),
         Command::Bgp(Bgp::Decode { file, hex, port }) => decode::run(file.as_deref(), hex.as_deref(), port),
         Command::Drain(drain) => commands::drain(&places.runtime_dir, &drain),
         Command::Undrain => commands::undrain(&places.runtime_dir),

@@ -20,6 +20,8 @@ mod connection;
 mod decode;
 pub mod exit;
 mod external;
+pub mod flow;
+mod flows;
 pub mod instance;
 pub mod keygen;
 mod lines;

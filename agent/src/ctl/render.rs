@@ -1,6 +1,9 @@
 //! What people see: the status, and events as lines.
 
+pub(super) mod explain;
+pub(super) mod flows;
 pub(super) mod neighbors;
+pub(super) mod peers;
 mod planes;
 mod pool;
 
@@ -103,7 +106,7 @@ pub(super) fn status(status: &Status) -> String {
     }
     if !status.peers.is_empty() {
         text.push('\n');
-        text.push_str(&table(&["PEER", "REACHABLE", "HEARD", "ADDRESS", "BALANCERS"], status.peers.iter().map(peer)));
+        text.push_str(&peers::rows(&status.peers));
     }
     inert(&text)
 }

@@ -4,10 +4,13 @@
 //! |---|---|
 //! | `GET /v1/status` | [`Status`](holdfast_node::status::Status) and the worker's own figures, one object |
 //! | `GET /v1/events?since=ID&follow=true` | journal entries, one object a line |
+//! | `GET /v1/sync`, `GET /v1/flows?vip=NAME&limit=N`, `GET /v1/explain?flow=FLOW` | what the thread that replicates flows says, one object |
 //! | `POST /v1/drain`, `POST /v1/undrain`, `POST /v1/pool`, `POST /v1/upgrade` | progress and end, one object a line |
 //!
 //! Refuses to wait for a client: a reader that stops reading holds its own task and nothing else, and at most
 //! [`CONNECTIONS_MAX`] of them.
+
+mod sync;
 
 use super::connection::{Caller, Limited};
 use super::lines::{LineSender, Lines};
@@ -91,6 +94,9 @@ pub async fn serve(listener: UnixListener, api: ApiHandle, stop: CancellationTok
     let router = Router::new()
         .route("/v1/status", get(status))
         .route("/v1/events", get(events))
+        .route("/v1/sync", get(sync::state))
+        .route("/v1/flows", get(sync::list))
+        .route("/v1/explain", get(sync::explain))
         .route("/v1/drain", post(drain))
         .route("/v1/undrain", post(undrain))
         .route("/v1/pool", post(pool))

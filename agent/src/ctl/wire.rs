@@ -1,6 +1,7 @@
 //! What goes over the control socket, as types for both ends. JSON; answers that come in parts are one object a line.
 
 use crate::run::api::Recorded;
+use crate::run::sync::query::{Explained, Flows, Summary};
 use holdfast_node::io::Answer;
 use holdfast_node::journal::Event;
 use serde::{Deserialize, Serialize};
@@ -129,6 +130,40 @@ impl EventLine {
         let time = jiff::Timestamp::try_from(recorded.wall).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
         Self { schema: SCHEMA, time: format!("{time:.6}"), event: recorded.event.clone() }
     }
+}
+
+/// Answer of `GET /v1/sync`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyncBody {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// How the replication of flows stands; `None`: nothing is replicated.
+    pub sync: Option<Summary>,
+}
+
+/// Answer of `GET /v1/flows`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowsBody {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// As in [`SyncBody`].
+    pub sync: Option<Summary>,
+    /// The flows, and whether there are more; `None`: nothing is replicated.
+    #[serde(flatten)]
+    pub flows: Option<Flows>,
+}
+
+/// Answer of `GET /v1/explain`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExplainBody {
+    /// See [`SCHEMA`].
+    pub schema: u32,
+    /// The flow, as it was understood.
+    pub flow: String,
+    /// What is known of it; `None`: nothing is replicated.
+    pub explained: Option<Explained>,
+    /// As in [`SyncBody`].
+    pub sync: Option<Summary>,
 }
 
 /// Why a request was not taken.

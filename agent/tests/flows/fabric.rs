@@ -176,9 +176,7 @@ impl Pair {
 
     /// A connection through the VIP: the client's end, the server's, the client's port.
     pub(crate) fn connect(&self) -> (TcpStream, TcpStream, u16) {
-        let listener = self.server.enter(|| {
-            until("the server's port is free", || TcpListener::bind(SERVER).ok())
-        });
+        let listener = self.server.enter(|| until("the server's port is free", || TcpListener::bind(SERVER).ok()));
         let vip: SocketAddr = format!("{VIP}:80").parse().expect("an address");
         let near = self.client.enter(|| TcpStream::connect_timeout(&vip, PATIENCE).expect("forwarded"));
         let (far, _) = listener.accept().expect("connected");

@@ -94,9 +94,7 @@ fn a_worker_that_is_killed_or_replaced_leaves_all_flows_and_knows_them_again() {
     let (mut near, mut far, port) = pair.connect();
     assert!(speaks(&mut near, &mut far));
     until("the replica is there", || pair.hosts[1].flow(port));
-    let watched = pair.hosts[1].namespace.enter(|| {
-        holdfast::os::ct::Removals::open(1 << 20).expect("opens")
-    });
+    let watched = pair.hosts[1].namespace.enter(|| holdfast::os::ct::Removals::open(1 << 20).expect("opens"));
     let mut watched = watched;
     for host in &pair.hosts {
         let worker = host.worker();

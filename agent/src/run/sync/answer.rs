@@ -7,7 +7,7 @@ use super::query::{
 use super::turns::Sync;
 use crate::os::nft::EventFilter;
 use holdfast_statesync::PeerId;
-use holdfast_statesync::ct::{Layer4, Zone};
+use holdfast_statesync::ct::Layer4;
 use holdfast_statesync::flow::{
     Class, Direction, Elected, Explanation, Listed, NotReplicated, Survival as Survives, VipId, Whose,
 };
@@ -74,7 +74,7 @@ impl Sync {
             memory: self.flows.memory() as u64,
             not_in_kernel: self.flows.not_in_kernel() as u64,
             other_filters: self.others.as_ref().map(|(_, others)| others.clone()).unwrap_or_default(),
-            counters: self.counters(),
+            counters: self.counters().into_iter().map(|(name, count)| (name.into(), count)).collect(),
             kernel_errors: self.kernel.refusals.iter().map(|(what, count)| ((*what).to_owned(), *count)).collect(),
         }
     }
@@ -158,7 +158,7 @@ impl Sync {
         let at = |ip: IpAddr, port: Option<u16>| SocketAddr::new(ip, port.unwrap_or(0));
         Flow {
             vip: self.names.vip(flow.vip),
-            protocol,
+            protocol: protocol.into(),
             source: at(original.addresses.source(), Some(port)),
             destination: at(original.addresses.destination(), original.layer4.destination_port()),
             backend: flow.backend,
@@ -169,7 +169,8 @@ impl Sync {
                 Class::TcpBrief => "tcp-brief",
                 Class::UdpStream => "udp-stream",
                 Class::TcpOpen => "tcp-open",
-            },
+            }
+            .into(),
             here: flow.here,
         }
     }
@@ -190,7 +191,7 @@ impl Sync {
         let Some(tuple) = flow.tuple() else {
             return Answer::Refused("only tcp and udp, with two addresses of one family, can be explained".to_owned());
         };
-        let entry = match self.kernel.look_up(&tuple) {
+        let entry = match self.kernel.look_up(&tuple, flow.zone()) {
             Ok(entry) => entry,
             Err(e) => return Answer::Refused(format!("the kernel's connection table: {e}")),
         };
@@ -204,7 +205,7 @@ impl Sync {
             backend,
             seen_as,
         };
-        match self.flows.explain(now, &tuple, Zone::both(0)) {
+        match self.flows.explain(now, &tuple, flow.zone()) {
             Explanation::NotForVips => explained.standing = Standing::NotForVips,
             Explanation::Off(vip) => {
                 explained.vip = Some(self.names.vip(vip));
@@ -254,7 +255,7 @@ fn direction(now: Instant, direction: Direction) -> DirectionSummary {
     let ms = |at: Instant| u64::try_from(now.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
     DirectionSummary {
         in_sync: direction.why.is_none(),
-        why: direction.why.map(why_word),
+        why: direction.why.map(|why| why_word(why).into()),
         since_ms: ms(direction.since),
         equal_ms: direction.equal_at.map(ms),
     }

@@ -231,8 +231,8 @@ impl Kernel {
     }
 
     /// A flow that the kernel has.
-    pub(super) fn look_up(&mut self, original: &Tuple) -> io::Result<Option<Entry>> {
-        self.writer.look_up(original, Zone::both(0))
+    pub(super) fn look_up(&mut self, original: &Tuple, zone: Zone) -> io::Result<Option<Entry>> {
+        self.writer.look_up(original, zone)
     }
 
     /// Events that found no room, of both sockets.

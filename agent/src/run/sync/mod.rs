@@ -175,7 +175,7 @@ impl Names {
 
     /// While nothing is known.
     fn empty_summary(&self, failing: &str) -> Summary {
-        let unknown = || DirectionSummary { in_sync: false, why: Some("reading"), since_ms: 0, equal_ms: None };
+        let unknown = || DirectionSummary { in_sync: false, why: Some("reading".into()), since_ms: 0, equal_ms: None };
         let vip = |vip: &VipName| VipSummary {
             name: vip.name.clone(),
             mode: vip.mode.clone(),

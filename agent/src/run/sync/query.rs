@@ -4,8 +4,9 @@
 //! the table is looked at at once.
 
 use holdfast_node::sync::{NotReady, Why};
-use holdfast_statesync::ct::{Layer4, Tuple};
-use serde::Serialize;
+use holdfast_statesync::ct::{Layer4, Tuple, Zone};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -47,9 +48,17 @@ pub struct FlowName {
     pub source: SocketAddr,
     /// The VIP and its port.
     pub destination: SocketAddr,
+    /// The zone of this direction; 0 where no zones are used.
+    pub zone: u16,
 }
 
 impl FlowName {
+    /// The zone, for the kernel.
+    #[must_use]
+    pub const fn zone(&self) -> Zone {
+        Zone::both(self.zone)
+    }
+
     /// As the kernel tells it by. `None`: neither TCP nor UDP, or of two families.
     #[must_use]
     pub fn tuple(&self) -> Option<Tuple> {
@@ -78,7 +87,7 @@ pub enum Answer {
 }
 
 /// How it is.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// Why nothing can be replicated at all, in words.
     pub failing: Option<String>,
@@ -97,13 +106,13 @@ pub struct Summary {
     /// Who else on this host sets which events flows tell of, as `table chain`: flows may be missed because of it.
     pub other_filters: Vec<String>,
     /// Counted since the worker's start: (name, value).
-    pub counters: Vec<(&'static str, u64)>,
+    pub counters: Vec<(Cow<'static, str>, u64)>,
     /// Refused operations on the kernel's table, by error: (what the kernel said, how often).
     pub kernel_errors: Vec<(String, u64)>,
 }
 
 /// A replicated VIP.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VipSummary {
     /// As the operator named it.
     pub name: String,
@@ -120,7 +129,7 @@ pub struct VipSummary {
 }
 
 /// A peer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerSummary {
     /// Its name.
     pub name: String,
@@ -139,12 +148,12 @@ pub struct PeerSummary {
 }
 
 /// One side of a pair of nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectionSummary {
     /// In sync.
     pub in_sync: bool,
     /// Why not: a short word ([`why_word`]).
-    pub why: Option<&'static str>,
+    pub why: Option<Cow<'static, str>>,
     /// For so long.
     pub since_ms: u64,
     /// All was found equal so long ago.
@@ -152,7 +161,7 @@ pub struct DirectionSummary {
 }
 
 /// Percentiles, in microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lag {
     /// Samples.
     pub count: u64,
@@ -165,7 +174,7 @@ pub struct Lag {
 }
 
 /// Flows.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flows {
     /// Them.
     pub flows: Vec<Flow>,
@@ -174,12 +183,12 @@ pub struct Flows {
 }
 
 /// A flow.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
     /// Its VIP, as the operator named it.
     pub vip: String,
     /// `tcp`, `udp`, `icmp`, `icmp6`.
-    pub protocol: &'static str,
+    pub protocol: Cow<'static, str>,
     /// The client (ICMP: port 0).
     pub source: SocketAddr,
     /// The VIP.
@@ -189,13 +198,13 @@ pub struct Flow {
     /// Whose it is: `here`, a peer's name, or a peer's name with `(before it started anew)`.
     pub owner: String,
     /// What kind of life it has: `icmp`, `udp-single`, `tcp-brief`, `udp-stream`, `tcp-open`.
-    pub class: &'static str,
+    pub class: Cow<'static, str>,
     /// It is in this node's kernel.
     pub here: bool,
 }
 
 /// Whether a flow would survive.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explained {
     /// The VIP that it goes to, if that is replicated.
     pub vip: Option<String>,
@@ -214,7 +223,7 @@ pub struct Explained {
 }
 
 /// What is known of a flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
     /// It is replicated, or will be when it is old enough.
@@ -238,7 +247,7 @@ pub enum Standing {
 }
 
 /// Whether a flow would survive on a peer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survival {
     /// The peer.
     pub peer: String,

@@ -272,6 +272,6 @@ mod tests {
         let with = |behind| a_word(now, Err(NotReady::Kernel { behind }), None, true);
         assert_eq!(gap(&with(5), &with(7)), None);
         assert_eq!(gap(&with(5), &a_word(now, Ok(()), None, true)), Some(GAP));
-        assert_eq!(gap(&a_word(now, Ok(()), Some(Why::Behind), true), &a_word(now, Ok(()), None, true)), Some(GAP));
+        assert_eq!(gap(&a_word(now, Ok(()), Some(Why::Differs), true), &a_word(now, Ok(()), None, true)), Some(GAP));
     }
 }

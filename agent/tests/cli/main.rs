@@ -1,8 +1,11 @@
 //! The real program: words in, exit codes and text out. The agent's side of the socket is the real server in front of
 //! a stand-in for the node.
 
+mod flows;
+
 use holdfast::ctl::server;
 use holdfast::run::api::{ApiHandle, Asked, EventRing, Recorded, WorkerFigures};
+use holdfast::run::sync::query::SyncHandle;
 use holdfast_node::io::{Answer, Request};
 use holdfast_node::journal::{Event, Kind};
 use holdfast_node::status::{NeighborStatus, Status, Verdict};
@@ -83,7 +86,17 @@ fn a_wrong_command_line_ends_with_4_and_help_with_0() {
 #[test]
 fn a_client_without_an_agent_ends_with_3_and_says_where_it_looked() {
     let folder = Folder::new();
-    for words in [&["status"][..], &["status", "--oneline"], &["events"], &["drain"], &["undrain"]] {
+    for words in [
+        &["status"][..],
+        &["status", "--oneline"],
+        &["events"],
+        &["drain"],
+        &["undrain"],
+        &["peers"],
+        &["flows"],
+        &["explain"],
+        &["explain", "tcp", "198.51.100.7:40000", "192.0.2.10:80"],
+    ] {
         let mut words = words.to_vec();
         let runtime = folder.path("run");
         words.extend(["--runtime-dir", &runtime]);
@@ -256,6 +269,11 @@ struct Agent {
 
 impl Agent {
     fn start(answers: impl Fn(&Request) -> Vec<Answer> + Send + 'static) -> Self {
+        Self::with_sync(answers, None)
+    }
+
+    /// With a stand-in for the thread that replicates flows, too.
+    fn with_sync(answers: impl Fn(&Request) -> Vec<Answer> + Send + 'static, sync: Option<SyncHandle>) -> Self {
         let folder = Folder::new();
         let asked = Arc::new(Mutex::new(Vec::new()));
         let ring = Arc::new(EventRing::new());
@@ -269,7 +287,7 @@ impl Agent {
                 let (requests, mut node) = mpsc::channel::<Asked>(8);
                 let figures = WorkerFigures { disk_errors: 3, ..WorkerFigures::default() };
                 let (_keep, figures) = watch::channel(Arc::new(figures));
-                let api = ApiHandle::new(requests, events, figures);
+                let api = ApiHandle::new(requests, events, figures).with_sync(sync);
                 tokio::spawn(async move {
                     while let Some(Asked { request, reply }) = node.recv().await {
                         let answers = answers(&request);
