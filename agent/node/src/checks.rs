@@ -34,6 +34,8 @@ const OUTSTANDING_MAX: usize = 32;
 /// configuration should ask for.
 const STARTS_MAX: usize = 64;
 const PAUSE: Duration = Duration::from_millis(5);
+/// Probes that start before their time along with those that are due; more would be a burst.
+const TOGETHER_MAX: usize = 8;
 /// The seed makes other random numbers too: these are apart from them.
 const STREAM: u64 = u64::from_be_bytes(*b"a-checks");
 /// Longest note that is kept, in characters.
@@ -97,6 +99,8 @@ pub(crate) struct Checks {
     stale: BTreeSet<CheckId>,
     /// No probe starts before.
     pause: Option<Instant>,
+    /// So much before its time any may start at most.
+    earliest: Duration,
     random: ChaCha8Rng,
     /// Results that came too late or twice.
     pub(crate) late: u64,
@@ -141,6 +145,7 @@ impl Checks {
             groups_of,
             stale: BTreeSet::new(),
             pause: None,
+            earliest: checks.iter().map(may_be_early).max().unwrap_or_default(),
             random,
             late: 0,
         };
@@ -198,10 +203,24 @@ impl Checks {
             due.extend(self.starts.due(now).take(STARTS_MAX + 1));
             self.pause = (due.len() > STARTS_MAX).then(|| now + PAUSE);
             due.truncate(STARTS_MAX);
+            if !due.is_empty() {
+                due.extend(self.along(now, checks, views));
+            }
         }
         let starts = due.into_iter().filter_map(|id| self.start(now, id, checks, views)).collect();
         verdicts.extend(self.groups(now, checks, views));
         (verdicts, starts)
+    }
+
+    /// Those that aren't due, and may start.
+    fn along(&self, now: Instant, checks: &[Check], views: &[CheckView]) -> Vec<CheckId> {
+        let may = |id: &CheckId| {
+            let index = usize::from(id.0);
+            let (check, view) = (checks.get(index)?, views.get(index)?);
+            self.schedules.get(index)?.earliest(check, view).filter(|at| *at <= now)
+        };
+        let soon = self.starts.soon(now, now + self.earliest).take(STARTS_MAX);
+        soon.filter(|id| may(id).is_some()).take(TOGETHER_MAX).collect()
     }
 
     fn start(&mut self, now: Instant, id: CheckId, checks: &[Check], views: &[CheckView]) -> Option<Start> {
@@ -209,8 +228,7 @@ impl Checks {
         let (schedule, check, view) = (self.schedules.get_mut(index)?, checks.get(index)?, views.get(index)?);
         schedule.sequence += 1;
         schedule.last_start = Some(now);
-        // Not before the deadline of this one: two failures would be closer together than is computed.
-        schedule.early = early(&mut self.random, check.jitter.min(check.interval.saturating_sub(check.timeout)));
+        schedule.early = early(&mut self.random, may_be_early(check));
         schedule.out.insert(schedule.sequence, now + check.timeout);
         // After a stall one probe makes up for all that were missed.
         schedule.next_start = Some(now + schedule.pace(check, view));
@@ -328,6 +346,12 @@ impl Checks {
     }
 }
 
+/// A probe may start so much before its time, and not before the deadline of the last one: two failures would be closer
+/// together than is computed.
+fn may_be_early(check: &Check) -> Duration {
+    check.jitter.min(check.interval.saturating_sub(check.timeout))
+}
+
 /// A part of `jitter`.
 fn early(random: &mut ChaCha8Rng, jitter: Duration) -> Duration {
     if jitter.is_zero() {
@@ -339,6 +363,12 @@ fn early(random: &mut ChaCha8Rng, jitter: Duration) -> Duration {
 impl Schedule {
     fn may_start(&self) -> Option<Instant> {
         self.next_start.filter(|_| self.out.len() < OUTSTANDING_MAX)
+    }
+
+    /// When it may start along with others. `None`: at its time only.
+    fn earliest(&self, check: &Check, view: &CheckView) -> Option<Instant> {
+        let start = self.last_start.filter(|_| !self.disagrees(view))?;
+        Some(start + check.interval.saturating_sub(may_be_early(check)))
     }
 
     fn disagrees(&self, view: &CheckView) -> bool {

@@ -344,6 +344,44 @@ fn jitter_spreads_the_probes_of_many_checks_and_never_delays_one() {
     assert!(gaps.iter().all(|gap| (ms(900)..=ms(1_000)).contains(gap)), "{gaps:?}");
 }
 
+#[test]
+fn checks_that_may_start_go_along_with_one_that_does_a_few_at_a_time() {
+    let jittered = Check { jitter: ms(50), ..configured(500, 500, 40, 2, 1) };
+    let mut bench = Bench::of(vec![jittered; 20]);
+    let mut last = vec![None; 20];
+    let (mut turns, mut probes, mut widest) = (0, 0, 0);
+    for _ in 0..200 {
+        let (_, _, starts) = bench.next();
+        for start in &starts {
+            let index = usize::from(start.check.0);
+            if let Some(last) = last[index].replace(bench.now) {
+                let gap: Duration = bench.now - last;
+                assert!((ms(450)..=ms(500)).contains(&gap), "{gap:?}");
+            }
+            let outcome = (None, None);
+            bench.checks.done(bench.now, start.check, start.sequence, outcome, &bench.config, &mut bench.views);
+        }
+        // The first go all at once.
+        if bench.now > bench.start {
+            (turns, probes, widest) = (turns + 1, probes + starts.len(), widest.max(starts.len()));
+        }
+    }
+    assert!(probes > 5 * turns, "{probes} in {turns} turns");
+    assert!(widest <= 1 + TOGETHER_MAX, "{widest}");
+}
+
+#[test]
+fn a_check_whose_results_disagree_goes_at_its_own_time() {
+    let jittered = Check { jitter: ms(200), ..configured(500, 500, 40, 2, 1) };
+    let mut bench = Bench::of(vec![jittered; 2]);
+    let (_, _, starts) = bench.next();
+    for (start, failure) in starts.iter().zip([None, Some("refused".to_owned())]) {
+        bench.checks.done(bench.now, start.check, start.sequence, (failure, None), &bench.config, &mut bench.views);
+    }
+    let (at, _, starts) = bench.next();
+    assert!((300..500).contains(&at) && starts.iter().all(|start| start.check == CheckId(0)), "{at}: {starts:?}");
+}
+
 /// Two checks and a group of both.
 fn grouped(at_least: u32) -> (Checks, Vec<Check>, Vec<CheckView>, Instant) {
     let mut bench = Bench::new(check(100, 40));
