@@ -136,7 +136,8 @@ pub fn stands_until(config: &Config, world: &World, now: Instant, id: VipId) -> 
     ];
     let routes = bgp::turning_points(vip, &view.bgp, world);
     let planes = plane::standing::turning_points(config, world, id);
-    words.chain(routes).chain(planes).chain(others.into_iter().flatten()).filter(|at| *at >= now).min()
+    let flows = world.sync.iter().flat_map(|sync| sync.turning_points(id));
+    words.chain(routes).chain(planes).chain(flows).chain(others.into_iter().flatten()).filter(|at| *at >= now).min()
 }
 
 pub(crate) struct Judge<'a> {
@@ -184,7 +185,7 @@ impl Judge<'_> {
         let (participation, leave) = if path.is_none() {
             (Participation::Off, active.then(|| self.leave_to_best(false, false)))
         } else if let Some(withheld) = self.world.withheld {
-            self.withheld(withheld, &mut reasons)
+            self.withheld(withheld, health.standing, &mut reasons)
         } else if let Some(reason) = self.holds_off() {
             // A deadline, not a mode: whatever happens meanwhile, it ends then.
             reasons.insert(0, reason);
@@ -332,7 +333,12 @@ impl Judge<'_> {
     }
 
     /// Drained or stopping: to a peer that can, if there is one; else as the operator said.
-    fn withheld(&self, withheld: Withheld, reasons: &mut Vec<Reason>) -> (Participation, Option<Leave>) {
+    fn withheld(
+        &self,
+        withheld: Withheld,
+        standing: Standing,
+        reasons: &mut Vec<Reason>,
+    ) -> (Participation, Option<Leave>) {
         let view = self.view();
         let (reason, never_back) = match withheld {
             Withheld::Drained { forced } => (Reason::Drained, forced),
@@ -340,6 +346,10 @@ impl Judge<'_> {
         };
         reasons.insert(0, reason);
         let leave = (view.state == State::Active).then(|| self.leave_to_best(true, true));
+        let to: Option<PeerId> = leave.and_then(|leave| leave.to);
+        if self.flushes(to.as_slice(), reasons) {
+            return (Participation::Run { priority: self.settled_priority(standing, reasons) }, None);
+        }
         let moving = leave.is_some() || view.leaving.is_some() || view.resume.is_some();
         if moving && !never_back {
             // The router stays armed, at the lowest priority, so that an address which nobody takes comes back.
@@ -389,6 +399,7 @@ impl Judge<'_> {
         let view = self.view();
         if view.state == State::Active {
             reasons.push(Reason::Owner);
+            reasons.extend(self.flows_first());
             return;
         }
         if view.leaving.is_some() {

@@ -7,12 +7,14 @@
 //! device, which go with it (taken off one by one, the kernel would report that from the virtual MAC).
 
 mod addresses;
+mod flows;
 mod items;
 
-use crate::io::{SocketKey, Step};
+use crate::io::{FlowFilter, SocketKey, Step};
 use crate::kernel::{Route, Rule, Vmac};
 use addresses::Addresses;
 pub use addresses::{EARLY, Want};
+use flows::Flows;
 use items::Items;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -64,6 +66,8 @@ pub struct Wanted {
     pub devices: BTreeMap<Vmac, u32>,
     /// Addresses that take no traffic.
     pub guard: BTreeSet<IpAddr>,
+    /// Of which flows the kernel is to tell.
+    pub flows: FlowFilter,
 }
 
 /// What the kernel has, as far as it is known, counting steps on their way as done.
@@ -77,6 +81,7 @@ pub struct Actual {
     /// Devices that were told to go, and when to say so again: the kernel takes its time.
     leaving: BTreeMap<Vmac, Instant>,
     guard: Guard,
+    flows: Flows,
     retries: BTreeMap<RetryKey, Retry>,
 }
 
@@ -111,6 +116,7 @@ enum RetryKey {
     Rule(Rule, bool),
     Vmac(Vmac, bool),
     Guard,
+    Flows,
 }
 
 impl RetryKey {
@@ -128,7 +134,7 @@ impl RetryKey {
             Step::AddVmac { vmac } => Self::Vmac(*vmac, true),
             Step::RemoveVmac { vmac } => Self::Vmac(*vmac, false),
             Step::Guard { .. } => Self::Guard,
-            Step::EventFilter { .. } => return None,
+            Step::EventFilter { .. } => Self::Flows,
             Step::Announce { .. } | Step::Balance(_) | Step::Cut(_) => return None,
         })
     }
@@ -199,6 +205,10 @@ pub fn diff(wanted: &Wanted, actual: &mut Actual, now: Instant, until: Instant) 
     let guard = (!guarded && may(RetryKey::Guard, &mut later)).then_some(guard);
     if !wanted.guard.is_empty() {
         diff.steps.extend(guard.clone());
+    }
+    let flows = actual.flows.step(&wanted.flows, now, &mut later).filter(|_| may(RetryKey::Flows, &mut later));
+    if wanted.flows != FlowFilter::Off {
+        diff.steps.extend(flows.clone());
     }
     for rule in actual.rules.present().filter(|rule| !wanted.rules.contains_key(rule)) {
         if may(RetryKey::Rule(rule, false), &mut later) {
@@ -272,6 +282,9 @@ pub fn diff(wanted: &Wanted, actual: &mut Actual, now: Instant, until: Instant) 
     if wanted.guard.is_empty() {
         diff.steps.extend(guard);
     }
+    if wanted.flows == FlowFilter::Off {
+        diff.steps.extend(flows);
+    }
 
     for (&socket, state) in &actual.sockets {
         let surplus = *state != Socket::Closing && !wanted.sockets.contains(&socket);
@@ -320,13 +333,17 @@ impl Actual {
                 self.guard.at = Some(now);
                 self.guard.asked.get_or_insert(now);
             }
-            Step::Announce { .. } | Step::EventFilter { .. } | Step::Balance(_) | Step::Cut(_) => {}
+            Step::EventFilter { filter } => self.flows.issued(filter, now),
+            Step::Announce { .. } | Step::Balance(_) | Step::Cut(_) => {}
         }
     }
 
     /// How a step ended. The retry that is now due, or for a success the one that it ends.
     pub fn done(&mut self, step: &Step, failure: Option<&str>, now: Instant) -> Option<Retry> {
         let key = RetryKey::of(step)?;
+        if let Step::EventFilter { filter } = step {
+            self.flows.done(filter, failure.is_none());
+        }
         if let Step::Guard { addresses } = step {
             self.guarded(addresses, failure.is_none());
         }
@@ -378,7 +395,7 @@ impl Actual {
             RetryKey::Rule(rule, add) => self.rules.settle(rule, add, ok),
             RetryKey::Vmac(vmac, add) => self.vmacs.settle(vmac, add, ok),
             RetryKey::Guard if !ok => self.guard.set = None,
-            RetryKey::Guard => {}
+            RetryKey::Guard | RetryKey::Flows => {}
             RetryKey::Close(ifindex) => {
                 if self.sockets.get(&ifindex) == Some(&Socket::Closing) {
                     if ok {
@@ -460,7 +477,7 @@ impl Actual {
             RetryKey::Open(socket) | RetryKey::Close(socket) => socket.ifindex != Some(ifindex),
             RetryKey::Route(route, _) => route.ifindex != ifindex,
             RetryKey::Vmac(vmac, _) => vmac.parent != ifindex,
-            RetryKey::Rule(..) | RetryKey::Guard => true,
+            RetryKey::Rule(..) | RetryKey::Guard | RetryKey::Flows => true,
         });
     }
 
@@ -507,7 +524,11 @@ impl Actual {
 
     /// Nothing of ours is left, and no removal is on its way.
     pub fn is_clean(&self) -> bool {
-        let others = self.routes.is_clean() && self.rules.is_clean() && self.vmacs.is_clean() && !self.guard.ours;
+        let others = self.routes.is_clean()
+            && self.rules.is_clean()
+            && self.vmacs.is_clean()
+            && !self.guard.ours
+            && self.flows.is_clean();
         let others = others && self.leaving.is_empty();
         self.sockets.is_empty() && self.addresses.is_clean() && others
     }
@@ -525,6 +546,7 @@ impl Actual {
             | RetryKey::Route(_, true)
             | RetryKey::Rule(_, true)
             | RetryKey::Vmac(_, true)
+            | RetryKey::Flows
             | RetryKey::Guard => now < retry.at + RETRY_LAST * 10,
             RetryKey::Route(route, false) => routes.maybe(route),
             RetryKey::Rule(rule, false) => rules.maybe(rule),

@@ -5,7 +5,7 @@ use crate::conntrack::Sample;
 use crate::keeper::ipc::{BfdSpec, BfdState, BgpGrace, BgpSession, Resign};
 use crate::kernel::{Route, Rule, Vmac};
 use crate::pool::{Balance, Cut};
-use crate::sync::{Elected, SyncWord};
+use crate::sync::{Elected, SyncEvent, SyncWord};
 use holdfast_bgp::ConnId;
 use holdfast_vrrp::{Family, LegId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +55,8 @@ pub enum Input<'a> {
     Conntrack { sample: Result<Sample, String> },
     /// How the replication of flows stands.
     Sync(SyncWord),
+    /// Something about it for the journal.
+    SyncEvent(SyncEvent),
     /// The keeper has given this VIP away in the worker's stead (resume took too long, or beats were missed): priority 0
     /// is sent, its addresses are removed. A router that is still Active in this role epoch goes to Backup.
     Lapsed { vip: VipId, role_epoch: u64 },

@@ -153,6 +153,18 @@ pub enum Kind {
     ConntrackLost { dropped: u64, early_dropped: u64, why: String },
     /// It will be full if as many new connections come as now. `rate`: in a second; `forecast`: entries in the end.
     ConntrackForecast { full_in_s: u64, rate: u64, forecast: u64, limit: u64 },
+    /// This node took a VIP though not all of its flows were known to be here: it had waited for them.
+    PromotedUnsynced { vip: String, why: String, waited_ms: u64 },
+    /// It gave one away though not all of its flows were known to be at the peer.
+    MovedUnsynced { vip: String, peer: String, why: String },
+    /// A peer has all flows of this node (`outbound`), or this node all of the peer's, from now on; or no longer.
+    FlowSync { peer: String, outbound: bool, in_sync: bool, why: String },
+    /// All flows of a VIP are this node's from now on.
+    FlowsClaimed { vip: String, generation: u32 },
+    /// Something that the replication of flows met.
+    FlowNotice { what: String },
+    /// Why no flows can be replicated at all; empty: they can again.
+    SyncTrouble { why: String },
     /// This worker ends, and another one, this process, goes on with all that it has.
     WorkerReplaced { who: String, pid: u32 },
     /// No other worker takes this one's place, by this interlock.
@@ -198,6 +210,9 @@ impl Kind {
                 "serving" | "reloading" | "unknown" => Severity::Info,
                 _ => Severity::Warning,
             },
+            Self::PromotedUnsynced { .. } | Self::MovedUnsynced { .. } | Self::FlowNotice { .. } => Severity::Warning,
+            Self::FlowSync { in_sync: false, .. } => Severity::Warning,
+            Self::SyncTrouble { why } if !why.is_empty() => Severity::Fault,
             Self::HeldDown { .. } => Severity::Warning,
             Self::Link { up: false, .. } => Severity::Warning,
             _ => Severity::Info,
@@ -221,6 +236,7 @@ impl Kind {
             Self::Stalled { .. } => Some("stall".to_owned()),
             Self::BackendState { backend, .. } => Some(format!("backend {backend}")),
             Self::TableTouched => Some("table".to_owned()),
+            Self::SyncTrouble { why } => Some(format!("sync {why}")),
             Self::NeighborRefused { neighbor, .. } => Some(format!("refused {neighbor}")),
             Self::NeighborDown { neighbor, .. } => Some(format!("neighbor down {neighbor}")),
             Self::NeighborUp { neighbor, .. } => Some(format!("neighbor up {neighbor}")),

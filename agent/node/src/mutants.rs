@@ -4,7 +4,7 @@
 //! `with_off` on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of the node's guards; the keeper's are in [`crate::keeper::mutants`].
-pub const NAMES: [&str; 34] = [
+pub const NAMES: [&str; 37] = [
     "interlock-last-node",
     "interlock-pool-differs",
     "fresh-claim-only",
@@ -39,6 +39,9 @@ pub const NAMES: [&str; 34] = [
     "hold-down",
     "hold-down-served",
     "group-members-ask",
+    "flows-before-address",
+    "sync-before-preempt",
+    "flows-before-move",
 ];
 
 /// Whether the guard of this name is switched off.

@@ -147,6 +147,8 @@ pub(crate) struct Buckets {
     pub urgent: Vec<Output>,
     /// Routes withdrawn and announced: before all that changes the kernel.
     pub bgp: Vec<Output>,
+    /// Whose flows are whose: before what makes the kernel forget some.
+    pub flows: Vec<Output>,
     pub owners: Vec<Output>,
     /// Before the addresses: with hundreds of them the peers must not wait for the last one.
     pub adverts: Vec<Output>,
@@ -340,7 +342,8 @@ impl Node {
             Input::Balancer { balancer, state } => self.on_balancer(now, balancer, state),
             Input::Conntrack { sample } => self.on_conntrack(now, sample),
             Input::Plane { balancer, report } => self.on_plane(now, balancer, report),
-            Input::Sync(_) => {}
+            Input::Sync(word) => self.on_sync(now, word),
+            Input::SyncEvent(event) => self.on_sync_event(now, event),
             Input::Lapsed { vip, role_epoch } => self.on_lapsed(now, vip, role_epoch),
             Input::CheckDone { check, sequence, result, note } => {
                 self.on_check_done(now, check, sequence, result, note)
@@ -429,10 +432,10 @@ impl Node {
     }
 
     fn flush(&mut self) {
-        let Buckets { first, urgent, bgp, owners, adverts, steps, announces, datagrams, rest, last } =
+        let Buckets { first, urgent, bgp, flows, owners, adverts, steps, announces, datagrams, rest, last } =
             std::mem::take(&mut self.out);
         for output in
-            [first, urgent, bgp, owners, adverts, steps, announces, datagrams, rest, last].into_iter().flatten()
+            [first, urgent, bgp, flows, owners, adverts, steps, announces, datagrams, rest, last].into_iter().flatten()
         {
             if self.outputs.len() >= OUTPUTS_MAX {
                 self.outputs.pop_front();
@@ -463,6 +466,8 @@ impl Node {
             view.leaving.and_then(|l| l.until),
             view.assumed_fit_until,
             view.relisten_until,
+            view.flows.gate.map(|gate| gate.until),
+            view.flows.flush_until,
             Some(self.started + self.vip_config(id).vrrp.startup_delay),
         ];
         let tracks = view.tracks.iter().filter_map(|track| track.turns_at);

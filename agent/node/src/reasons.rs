@@ -82,6 +82,17 @@ pub enum Reason {
     },
     /// The kernel's connection table is full; the figures.
     ConntrackFull(String),
+    /// Flows that a peer has are missing here: behind those who have them. What is missing.
+    NotInSync(String),
+    /// It is ours, and its addresses wait for flows.
+    FlowsFirst {
+        /// What is missing.
+        why: String,
+        /// Not longer than this.
+        left: Duration,
+    },
+    /// It is to be given away, and waits until its flows are at the peer.
+    FlowsUnderWay(String),
     /// It was lost here again and again; behind the others for this much longer.
     HeldDown(Duration),
     /// It is served badly here. A peer that does better is believed after this much longer.
@@ -197,6 +208,11 @@ impl fmt::Display for Reason {
             Self::BalancerGone { balancer, why } => write!(f, "balancer {balancer} is dead: {why}"),
             Self::Balancer { balancer, verdict, why } => write!(f, "balancer {balancer} is {}: {why}", verdict.word()),
             Self::ConntrackFull(why) => write!(f, "the kernel's connection table is full: {why}"),
+            Self::NotInSync(why) => write!(f, "not in sync: {why}"),
+            Self::FlowsFirst { why, left } => {
+                write!(f, "its addresses wait for flows, {} ms more: {why}", left.as_millis())
+            }
+            Self::FlowsUnderWay(why) => write!(f, "waits before it is given away: {why}"),
             Self::HeldDown(left) => {
                 write!(f, "it was lost here again and again, others go first for {} s", left.as_secs() + 1)
             }

@@ -227,6 +227,9 @@ impl Node {
             // Taking back what a drain gave away, or what a former worker held, says nothing of what we can.
             let quiet = resumed || left.is_some_and(|l| l.planned);
             self.became_active(now, id, &reason, event, quiet);
+            if !resumed {
+                self.close_gate(now, id, event);
+            }
             self.hooks(id, HookEvent::Active, &why);
             // Also what a failing node gave away before it was drained: nobody took that either.
             if left.is_some() {
@@ -236,6 +239,7 @@ impl Node {
             let view = self.view_mut(id);
             view.last_resort = false;
             view.send_failing_since = None;
+            view.flows.gate = None;
             let run = self.run_mut(id);
             run.sending.reset();
             run.announcer.stop();

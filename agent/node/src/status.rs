@@ -5,6 +5,7 @@ mod judge;
 mod neighbor;
 mod planes;
 mod sessions;
+mod sync;
 
 use crate::config::{Leg, Member, VipId};
 use crate::decide::{VipPlan, decide};
@@ -21,6 +22,7 @@ use std::time::Instant;
 
 pub use neighbor::{BfdStatus, NeighborError, NeighborStatus};
 pub use planes::{BalancerStatus, ConntrackStatus, EvidenceStatus, HoldDownStatus, OldWorkerStatus, StallStatus};
+pub use sync::{SyncDirection, SyncPeerStatus, SyncStatus, SyncVipStatus};
 
 /// The one-word judgement; also the exit code of `holdfast status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -66,6 +68,9 @@ pub struct Status {
     /// The kernel's connection table, once something is known of it.
     #[serde(default)]
     pub conntrack: Option<ConntrackStatus>,
+    /// The replication of flows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync: Option<SyncStatus>,
     /// The last time that this node itself stood still for longer than its peers wait.
     #[serde(default)]
     pub stall: Option<StallStatus>,
@@ -327,6 +332,7 @@ pub(crate) fn of(node: &Node, now: Instant) -> Status {
         checks: checks::rows(node, now),
         pool: node.pool_status(now),
         conntrack: planes::conntrack(node, now),
+        sync: sync::of(node, now),
         stall: planes::stall(node, now),
         drain: drain(node, now),
         counters,

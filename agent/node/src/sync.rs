@@ -1,13 +1,22 @@
 //! What the sync thread says of the replication of flows, as the node sees it.
 //!
 //! The thread that holds the peers' flows says in a [`SyncWord`] how far it is; the node says whose a VIP is
-//! ([`Output::Elected`](crate::Output::Elected)). What comes of a word is decided elsewhere.
+//! ([`Output::Elected`](crate::Output::Elected)). `view` holds the last word, `gate` says what comes of it.
 
-pub use holdfast_statesync::flow::{Direction, Elected, NotReady, Why};
+mod gate;
+mod view;
+
+pub use gate::{FlowsView, GATE, Gate};
+pub use holdfast_statesync::flow::{Direction, Elected, Event as SyncEvent, NotReady, Why};
+pub use view::{Unready, View, WORD_MAX};
+
 use std::time::Duration;
 
-/// How the replication stands: sent when the thread begins, at each change of what isn't a number, and at least once a
-/// second. Replaces the word before.
+/// How the replication stands: sent when the thread begins, at each change of what isn't a number (but no more often than
+/// every 10 ms), and at least once a second. Replaces the word before.
+///
+/// While there is traffic something is always on its way, to peers and into the kernel. So what says that nothing is
+/// (`ready`, `flushed`) holds if that was so at some moment since the word before.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SyncWord {
     /// The thread's run: another one than before has to be told anew who owns what.
@@ -44,4 +53,16 @@ pub struct SyncPeerWord {
     pub flushed: bool,
     /// Its flows that we hold.
     pub flows: u64,
+}
+
+/// For people.
+pub const fn why_text(why: Why) -> &'static str {
+    match why {
+        Why::NoSession => "no session with it",
+        Why::NotCompared => "nothing was compared yet",
+        Why::Differs => "it differs and is being sent",
+        Why::Stale => "the last comparison is too old",
+        Why::Reading => "the kernel's connection table is still being read",
+        Why::PeerFull => "its table is full",
+    }
 }

@@ -188,6 +188,9 @@ impl Node {
         }
         let units: Vec<VipId> = plans.iter().map(|(id, _)| *id).collect();
         for (id, new) in plans {
+            let announced = |plan: &VipPlan| plan.announce.is_some();
+            let Some(before) = self.plan.vips.get(usize::from(id.0)).map(announced) else { continue };
+            self.gate_routes(now, id, (before, announced(&new)));
             let Some(plan) = self.plan.vips.get_mut(usize::from(id.0)) else { continue };
             let moved = plan.path != new.path || plan.addresses != new.addresses || plan.extras != new.extras;
             let old = std::mem::replace(plan, new);
@@ -204,6 +207,7 @@ impl Node {
 
     /// Times that have passed, of the units in hand.
     fn expire(&mut self, now: Instant) {
+        self.expire_gates(now);
         for id in self.touched.sorted() {
             let Some(view) = self.world.vips.get_mut(usize::from(id.0)) else { continue };
             let over = |leaving: &mut Leaving| match leaving.until {
@@ -272,6 +276,8 @@ impl Node {
             self.apply_router(now, id, &plan);
         }
         self.apply_routes(now, id);
+        self.note_flush(now, id);
+        self.tell_elected(now, id);
     }
 
     fn apply_router(&mut self, now: Instant, id: VipId, plan: &VipPlan) {
@@ -402,6 +408,7 @@ impl Node {
             let why = "the last node known able to serve stops".to_owned();
             self.event(now, event, Kind::LastNode { vip: self.vip_name(id), why });
         }
+        self.note_move(now, id, leave, event);
         if self.view(id).send_failing_since.is_some() {
             let until = now + self.run_mut(id).fault_time(now);
             self.view_mut(id).fault = Some(Fault { kind: FaultKind::SendFails, until });
@@ -437,6 +444,7 @@ impl Node {
             return;
         }
         let mut wanted = Wanted { sockets: self.wanted_sockets(), guard: self.wanted_guard(), ..Wanted::default() };
+        wanted.flows = self.wanted_flows();
         if self.actual.any_vmac() {
             // Which of them leave, and their addresses with them, is another question each time.
             self.actual.look_at_all();
@@ -507,7 +515,7 @@ impl Node {
     fn holds_back(&self, now: Instant, id: VipId) -> bool {
         let view = self.view(id);
         let vanishes = view.fault.is_some_and(|f| f.kind == FaultKind::AddressVanishes && now < f.until);
-        vanishes || view.relisten_until.is_some_and(|until| now < until)
+        vanishes || view.relisten_until.is_some_and(|until| now < until) || self.is_gated(now, id)
     }
 
     /// Routes and rules of a unit, and whether what they come after is there.

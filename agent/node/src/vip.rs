@@ -5,6 +5,7 @@ use crate::config::{Form, Leg, Vip};
 use crate::decide::LegPath;
 use crate::io::{OwnerRecord, UnitState};
 use crate::sending::Sending;
+use crate::sync::Elected;
 use holdfast_statesync::channel::PeerId;
 use holdfast_statesync::message::{ClaimCause, Fitness, Standing};
 use holdfast_vrrp::{Addresses, LegConfig, Router, RouterConfig, Transport};
@@ -27,6 +28,8 @@ pub(crate) struct VipRun {
     pub announcer: Announcer,
     /// What was told last of this unit to programs that know keepalived's states.
     pub told: Option<UnitState>,
+    /// Whose it is, as the sync thread was told last.
+    pub elected: Option<Elected>,
     /// A claimer that is being probed on the segment.
     pub probe: Option<ClaimProbe>,
     /// What the keeper was told last.
@@ -88,6 +91,7 @@ impl VipRun {
             router: Router::new(config, now),
             announcer: Announcer::new(vip.announce),
             told: None,
+            elected: None,
             probe: None,
             record: None,
             holds_back: false,

@@ -8,6 +8,7 @@ use crate::conntrack::{self, Timeouts};
 use crate::io::{Address, BalancerState, Failure, Link, SocketKey};
 use crate::mutants;
 use crate::plane::{HoldDown, Judged, PlaneView};
+use crate::sync::FlowsView;
 use holdfast_statesync::channel::PeerId;
 use holdfast_statesync::message::{BalancerReport, Fitness, Role, Standing, Verdict, VipReport};
 use holdfast_vrrp::{AdvertInterval, Family, Priority, State};
@@ -46,6 +47,8 @@ pub struct World {
     pub neighbors: Vec<NeighborView>,
     /// The connection table.
     pub conntrack: conntrack::View,
+    /// The replication of flows; `None`: there is none.
+    pub sync: Option<crate::sync::View>,
     /// By [`crate::config::CheckId`]: how a check fails at the moment.
     pub failing: Vec<Option<Failing>>,
     /// Why an operator's will keeps every VIP away from here.
@@ -205,6 +208,8 @@ pub struct VipView {
     pub tracks: Vec<Debounce>,
     /// Of its routes.
     pub bgp: UnitView,
+    /// Of its flows.
+    pub flows: FlowsView,
     /// How often it was lost here lately.
     pub(crate) hold_down: HoldDown,
 }
@@ -418,6 +423,7 @@ impl World {
             relisten_until: None,
             tracks: Vec::new(),
             bgp: UnitView::default(),
+            flows: FlowsView::default(),
             hold_down: HoldDown::default(),
         };
         let vip = |config: &Vip| VipView { tracks: vec![Debounce::default(); config.tracks.len()], ..vip.clone() };
@@ -440,6 +446,7 @@ impl World {
             peers: vec![PeerView::default(); config.cluster.as_ref().map_or(0, |c| c.peers.len())],
             neighbors: vec![NeighborView::default(); config.bgp.as_ref().map_or(0, |bgp| bgp.neighbors.len())],
             conntrack: conntrack::View::new(now),
+            sync: crate::sync::View::new(config),
             failing: vec![None; config.checks.len()],
             withheld: None,
             started: now,

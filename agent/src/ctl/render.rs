@@ -299,6 +299,19 @@ fn words(kind: &Kind) -> String {
         Kind::BalancerState { balancer, state, why } => format!("balancer {balancer}: {state}: {why}"),
         Kind::BalancerVerdict { balancer, from, to, why } => format!("balancer {balancer}: {from} -> {to}: {why}"),
         Kind::ConntrackLevel { from, to, why } => format!("connection table: {from} -> {to}: {why}"),
+        Kind::PromotedUnsynced { vip, why, waited_ms } => {
+            format!("vip {vip}: taken after {waited_ms} ms though flows may break: {why}")
+        }
+        Kind::MovedUnsynced { vip, peer, why } => format!("vip {vip}: given to {peer} though flows may break: {why}"),
+        Kind::FlowSync { peer, outbound, in_sync, why } => {
+            let of = if *outbound { "this node's flows at" } else { "flows of" };
+            let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+            format!("{of} {peer}: {}{why}", if *in_sync { "in sync" } else { "out of sync" })
+        }
+        Kind::FlowsClaimed { vip, generation } => format!("vip {vip}: all its flows are ours (claim {generation})"),
+        Kind::FlowNotice { what } => format!("flows: {what}"),
+        Kind::SyncTrouble { why } if why.is_empty() => "flows can be replicated again".to_owned(),
+        Kind::SyncTrouble { why } => format!("no flows are replicated: {why}"),
         Kind::HeldDown { vip, for_ms } => format!("vip {vip}: others go first for {}", age(*for_ms)),
         Kind::PeerUp { peer, .. } => format!("peer {peer}: channel up"),
         Kind::PeerDown { peer, goodbye } => {
@@ -419,6 +432,7 @@ mod tests {
             checks: Vec::new(),
             pool: None,
             conntrack: None,
+            sync: None,
             stall: None,
             drain: None,
             counters: std::collections::BTreeMap::new(),

@@ -346,6 +346,7 @@ fn a_status(verdict: Verdict) -> Status {
         checks: Vec::new(),
         pool: None,
         conntrack: None,
+        sync: None,
         stall: None,
         drain: None,
         counters: BTreeMap::new(),

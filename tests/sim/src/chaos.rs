@@ -45,6 +45,7 @@ pub const WANTED: &[&str] = &[
     "made: balancers without an admin side",
     "made: balancers that are asked",
     "made: check group",
+    "made: replication of flows",
     "made: plain peer",
     "made: plain peer with the other checksum",
     "made: 10 ms",
@@ -85,6 +86,9 @@ pub const WANTED: &[&str] = &[
     "fault: gateway silent",
     "fault: forged advert",
     "fault: replayed datagram",
+    "fault: sync thread silent",
+    "promoted: with its flows",
+    "promoted: without",
     "left: nothing",
     "left: one host unfit",
     "left: one host drained",
@@ -126,6 +130,8 @@ pub const WANTED: &[&str] = &[
     "event: DrainRefused",
     "event: VrrpNotice",
     "event: Scrubbed",
+    "event: PromotedUnsynced",
+    "event: MovedUnsynced",
 ];
 
 /// Runs a seed to its end; what it has shown. Panics with the seed and the trace when something doesn't hold.
@@ -200,6 +206,8 @@ fn draw(pick: &mut SimRng, seed: u64) -> Options {
         last_node: if pick.chance(100) { LastNode::Withdraw } else { LastNode::Keep },
         looks: one(pick, &[Looks::None, Looks::Processes, Looks::Whole, Looks::Whole, Looks::Whole]),
         check_group: pick.chance(200),
+        // Drawn apart: the runs of all other seeds are what they were.
+        flows: SimRng::new(seed ^ 0xf10).chance(400),
         plain,
         seed,
     }
@@ -234,6 +242,7 @@ fn describe(options: &Options, coverage: &mut Coverage) {
     seen(options.looks == Looks::Processes, "made: balancers without an admin side");
     seen(options.looks == Looks::Whole, "made: balancers that are asked");
     seen(options.check_group, "made: check group");
+    seen(options.replicates(0), "made: replication of flows");
     seen(options.plain.is_some(), "made: plain peer");
     seen(options.plain.is_some_and(|p| p.pseudo_header), "made: plain peer with the other checksum");
 }
@@ -447,6 +456,9 @@ fn mend(cluster: &mut Cluster) {
         cluster.run(ms(2100));
     }
     cluster.mend_planes();
+    if cluster.options().flows {
+        cluster.mend_flows();
+    }
     for i in 0..cluster.hosts.len() {
         cluster.set_mute(i, false);
         for segment in 0..2 {

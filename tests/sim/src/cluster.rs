@@ -4,6 +4,7 @@
 
 use crate::checker::Checker;
 use crate::coverage::Coverage;
+use crate::flows::{FlowFaults, Flows};
 use crate::host::Host;
 use crate::kernel::{Change, EVENT_DELAY, Kernel};
 use crate::net::{Net, Wire};
@@ -16,6 +17,7 @@ use holdfast_node::config::{BalancerId, CheckId, VipId};
 use holdfast_node::io::{
     BalancerState, CheckError, Failure, Input, Output, Packet, PlaneReport, ProbeOutcome, SocketKey,
 };
+use holdfast_node::sync::SyncWord;
 use holdfast_vrrp::Family;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -98,6 +100,15 @@ pub(crate) enum Happening {
         life: u64,
         report: Box<PlaneReport>,
     },
+    /// The sync thread looks at what it has.
+    Flows {
+        life: u64,
+    },
+    /// What it says.
+    Said {
+        life: u64,
+        word: Box<SyncWord>,
+    },
 }
 
 impl Happening {
@@ -156,6 +167,7 @@ pub struct Cluster {
     pub gateway: bool,
     /// To whom the clients' ARP and neighbour caches point, by address.
     pub neighbours: BTreeMap<IpAddr, usize>,
+    pub(crate) flow_faults: FlowFaults,
     pub(crate) options: Options,
     pub(crate) now: Instant,
     origin: Instant,
@@ -212,6 +224,7 @@ impl Cluster {
             announced: None,
             transitions: 0,
             plane_since: origin,
+            flows: Flows::default(),
             stopping: false,
             able_at: None,
             ticks: 0,
@@ -227,6 +240,7 @@ impl Cluster {
             coverage: Coverage::default(),
             gateway: true,
             neighbours: BTreeMap::new(),
+            flow_faults: FlowFaults::new(options.seed),
             now: origin,
             origin,
             queue: BTreeMap::new(),
@@ -454,6 +468,16 @@ impl Cluster {
             Happening::Looked { life, report } => {
                 if life == self.hosts[i].life {
                     self.feed(i, Input::Plane { balancer: BalancerId(0), report: *report });
+                }
+            }
+            Happening::Flows { life } => {
+                if life == self.hosts[i].life {
+                    self.flows_tick(i);
+                }
+            }
+            Happening::Said { life, word } => {
+                if life == self.hosts[i].life {
+                    self.flows_said(i, *word);
                 }
             }
             Happening::Expire => self.expire(i),

@@ -1,5 +1,6 @@
 //! A simulated host: its agent (or none, when it crashed), its kernel, its balancer and its clock.
 
+use crate::flows::Flows;
 use crate::kernel::Kernel;
 use crate::peer::Peer;
 use crate::plane::Plane;
@@ -77,6 +78,8 @@ pub struct Host {
     pub ticks: u64,
     /// The connection table is full.
     pub table_full: bool,
+    /// Its sync thread.
+    pub flows: Flows,
     /// It was told to stop.
     pub stopping: bool,
     /// Last time that it could really serve.

@@ -8,6 +8,7 @@
 //! | [`kernel`] | a host's links, addresses with lifetimes and open sockets |
 //! | [`host`] | a host: agent, kernel, balancer, clock |
 //! | [`plane`] | what a balancer is like, and what is found by those who look at it |
+//! | [`flows`] | what a host's sync thread says of the replication of flows |
 //! | [`peer`] | another implementation of VRRP, in a host's place |
 //! | [`options`] | how a cluster is made, and each host's configuration |
 //! | [`cluster`] | hosts, wires and the event queue; `verbs`: what a scenario does to them; `obey`: what they ask for |
@@ -24,6 +25,7 @@ pub mod chaos;
 pub mod checker;
 pub mod cluster;
 pub mod coverage;
+pub mod flows;
 pub mod host;
 pub mod kernel;
 pub mod net;

@@ -98,7 +98,10 @@ impl Cluster {
                 None
             }
             Output::RunHook { .. } | Output::State { .. } => None,
-            Output::Elected { .. } => None,
+            Output::Elected { elected, .. } => {
+                self.hosts[i].flows.elected = Some(elected);
+                None
+            }
             Output::Bgp { .. } | Output::BgpSession { .. } | Output::Bfd(_) | Output::Replace => None,
             Output::Stopped => {
                 self.stopped(i);
@@ -153,6 +156,7 @@ impl Cluster {
         {
             self.broken = Some(format!("invariant 7: {} removes an address that isn't ours: {step:?}", name(i)));
         }
+        self.flows_first(i, step);
         let known = self.hosts[i].kernel.vips.len();
         let (result, change) = self.hosts[i].kernel.step(local, step);
         if let Some(change) = change {
@@ -251,6 +255,7 @@ impl Cluster {
     /// Notes what a journal entry shows, and what it must not show.
     fn witness(&mut self, i: usize, kind: &Kind) {
         self.coverage.event(kind);
+        self.flows_witness(i, kind);
         match kind {
             Kind::VipState { .. } => self.hosts[i].transitions += 1,
             // Only an operator's will lets the addresses linger.

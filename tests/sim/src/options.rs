@@ -6,8 +6,8 @@ use crate::peer::PeerOptions;
 use crate::plane::Looks;
 use holdfast_node::config::{
     Balancer, BalancerId, BalancerKind, Check, CheckId, Cluster, Config, GatewayMethod, Group, GroupMember,
-    InterfaceName, LastNode, Leg, Member, Name, Partition, Peer, Probe, ProcessSource, Track, Tracked, Vip, VipAddress,
-    VrrpConfig,
+    InterfaceName, LastNode, Leg, Member, Name, Partition, Peer, Probe, ProcessSource, StateSync, SyncMode, SyncVip,
+    Track, Tracked, Vip, VipAddress, VipId, VrrpConfig,
 };
 use holdfast_vrrp::{AdvertInterval, Family, Priority, Version, Vrid, types::link_local};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -68,6 +68,8 @@ pub struct Options {
     pub looks: Looks,
     /// The unit names a group of checks and none that asks by itself.
     pub check_group: bool,
+    /// With `[statesync]`, where there is a channel.
+    pub flows: bool,
     /// The last host runs another implementation.
     pub plain: Option<PeerOptions>,
     /// The run's seed.
@@ -92,6 +94,7 @@ impl Default for Options {
             last_node: LastNode::Keep,
             looks: Looks::Whole,
             check_group: false,
+            flows: false,
             plain: None,
             seed: 1,
         }
@@ -115,6 +118,11 @@ impl Options {
     pub fn down_time(&self) -> Duration {
         let skew = if self.version2 { Duration::from_secs(1) } else { self.interval() };
         self.interval() * 3 + skew
+    }
+
+    /// This host's flows are replicated.
+    pub fn replicates(&self, i: usize) -> bool {
+        self.flows && self.channel && !self.is_plain(i)
     }
 
     /// This host runs another implementation.
@@ -191,7 +199,9 @@ pub fn config(options: &Options, i: usize, publics: &[[u8; 32]]) -> Config {
                 .map(|j| Peer { name: text(&name(j)), address: channel_address(j), public_keys: vec![publics[j]] })
                 .collect(),
         }),
-        statesync: None,
+        statesync: options
+            .replicates(i)
+            .then(|| StateSync::new(vec![SyncVip { vip: VipId(0), mode: SyncMode::Assured }])),
         hooks: vec![],
         nft: None,
         conntrack: Default::default(),

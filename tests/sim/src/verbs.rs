@@ -81,6 +81,7 @@ impl Cluster {
         self.feed(i, Input::Resync { links: &links, addresses: &addresses });
         self.plane_seen(i);
         self.table_seen(i);
+        self.start_flows(i, resume);
         let (life, phase) = (self.hosts[i].life, Duration::from_millis(self.rng.below(500)));
         self.push(phase, i, Happening::Look { life });
     }

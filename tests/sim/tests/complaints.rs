@@ -40,4 +40,7 @@ scenarios! {
     a_stop_without_anybody_to_ask_is_told_by_priority_0;
     a_drain_on_an_old_word_is_refused;
     lost_adverts_alone_move_nothing;
+    an_address_comes_after_its_flows_or_150_ms;
+    who_lacks_flows_leaves_a_good_owner_in_peace;
+    a_drain_waits_until_all_flows_have_arrived;
 }

@@ -28,11 +28,14 @@ const VRRP: [Scenario; 13] = [
 /// in the crate vrrp.
 const HIDDEN: [&str; 1] = ["unicast-peers"];
 
-const NODE: [Scenario; 4] = [
+const NODE: [Scenario; 7] = [
     ("interlock-last-node", the_last_node_able_to_serve_refuses_to_be_drained),
     ("fresh-claim-only", a_drain_on_an_old_word_is_refused),
     ("probe-before-yield", lost_adverts_alone_move_nothing),
     ("witnesses", an_isolated_backup_does_not_take_the_service_along),
+    ("flows-before-address", an_address_comes_after_its_flows_or_150_ms),
+    ("sync-before-preempt", who_lacks_flows_leaves_a_good_owner_in_peace),
+    ("flows-before-move", a_drain_waits_until_all_flows_have_arrived),
 ];
 
 #[test]

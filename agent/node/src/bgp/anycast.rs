@@ -25,7 +25,7 @@ impl Judge<'_> {
         let fitness = self.said_fitness(health.fitness, &mut reasons);
         match view.offered {
             Some(_) if announce.is_some() => reasons.push(Reason::Announced),
-            _ if announce.is_some() => reasons.push(Reason::AddressesFirst),
+            _ if announce.is_some() => reasons.push(self.flows_first().unwrap_or(Reason::AddressesFirst)),
             _ => {}
         }
         let stays = view.stays_until.is_some_and(|until| self.now < until);
@@ -62,7 +62,13 @@ impl Judge<'_> {
             reasons.insert(0, if stopping { Reason::Stopping } else { Reason::Drained });
             let told = view.shutdown_until.is_none_or(|until| self.now < until);
             let shuts_down = !stopping && self.held() && told && own == Fitness::Fit && !bgp.drain_wait.is_zero();
-            return shuts_down.then_some(Form::GracefulShutdown);
+            if shuts_down {
+                return Some(Form::GracefulShutdown);
+            }
+            // It has sent what it could when the routers send what comes elsewhere.
+            let others = self.world.able_peers(self.id, self.now);
+            let stays = self.held() && self.flushes(&others, reasons);
+            return view.offered.filter(|_| stays);
         }
         if view.disabled {
             reasons.insert(0, Reason::Disabled);

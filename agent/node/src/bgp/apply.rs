@@ -50,6 +50,7 @@ impl Node {
         let offered = view.offered;
         // Up: the addresses first. One that vanishes later is put back at once, and the route stays; if it can't be, that
         // is a fault, and the plan says so.
+        let announce = announce.filter(|_| offered.is_some() || !self.is_gated(now, id));
         let form = announce.filter(|_| offered.is_some() || self.landed(id) || mutants::off("address-before-route"));
         if view.held != held {
             self.view_mut(id).bgp.held = held;

@@ -21,9 +21,12 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Of a kernel in which no former run left a guard.
+/// Of a kernel in which no former run left a guard, and that tells of no flows.
 fn actual() -> Actual {
-    Actual { guard: Guard { set: Some(BTreeSet::new()), ..Guard::default() }, ..Actual::default() }
+    let guard = Guard { set: Some(BTreeSet::new()), ..Guard::default() };
+    let mut actual = Actual { guard, ..Actual::default() };
+    actual.flows.issued(&FlowFilter::Off, now());
+    actual
 }
 
 fn issue(actual: &mut Actual, diff: &Diff, now: Instant) {
@@ -277,4 +280,38 @@ proptest! {
             actual.tidy(now);
         }
     }
+}
+
+/// What is done about the flows of which the kernel is to tell.
+fn filters(wanted: FlowFilter, actual: &mut Actual, now: Instant) -> Vec<Step> {
+    let diff = super::diff(&Wanted { flows: wanted, ..Wanted::default() }, actual, now, now);
+    issue(actual, &diff, now);
+    diff.steps
+}
+
+#[test]
+fn the_kernel_is_told_of_which_flows_it_tells_until_it_has_it_and_again_now_and_then() {
+    let (now, mut actual) = (now(), actual());
+    let step = Step::EventFilter { filter: FlowFilter::All };
+    assert_eq!(filters(FlowFilter::All, &mut actual, now), [step.clone()]);
+    assert_eq!(filters(FlowFilter::All, &mut actual, now), [], "on its way");
+    assert_eq!(actual.done(&step, Some("refused"), now).map(|retry| retry.failures), Some(1));
+    assert_eq!(filters(FlowFilter::All, &mut actual, now), [], "not at once");
+    assert_eq!(filters(FlowFilter::All, &mut actual, now + RETRY_FIRST), [step.clone()]);
+    assert!(actual.done(&step, None, now + RETRY_FIRST).is_some(), "it works again");
+    let later = now + RETRY_FIRST + GUARD_REFRESH;
+    assert_eq!(filters(FlowFilter::All, &mut actual, later - Duration::from_millis(1)), []);
+    assert_eq!(filters(FlowFilter::All, &mut actual, later), [step.clone()], "somebody may have undone it");
+    assert!(!actual.is_clean());
+    let off = Step::EventFilter { filter: FlowFilter::Off };
+    assert_eq!(filters(FlowFilter::Off, &mut actual, later), [off.clone()]);
+    assert!(actual.done(&step, None, later).is_none(), "the answer to the one before");
+    assert!(!actual.is_clean(), "on its way");
+    assert!(actual.done(&off, None, later).is_none());
+    assert!(actual.is_clean());
+    assert_eq!(
+        filters(FlowFilter::Off, &mut actual, later + GUARD_REFRESH),
+        [],
+        "what isn't there needs no looking after"
+    );
 }

@@ -334,6 +334,14 @@ impl Judge<'_> {
             found.at_most(Standing::Full);
             reasons.push(Reason::ConntrackFull(conntrack.why.clone()));
         }
+        if !holder
+            && !self.vip.anycast()
+            && self.view().resume.is_none()
+            && let Some(reason) = self.not_in_sync()
+        {
+            found.at_most(Standing::Degraded);
+            reasons.push(reason);
+        }
         let until = self.view().hold_down.held_until(self.now).filter(|_| !holder && !self.vip.anycast());
         if let Some(until) = until {
             found.at_most(Standing::Full);
@@ -371,6 +379,9 @@ impl Judge<'_> {
         // Better ones that the channel doesn't reach preempt it; those that are full don't.
         let priority = Priority::from_wire(u8::try_from(LEAST).unwrap_or(u8::MAX)).min(self.vip.vrrp.priority);
         let behind = Participation::Run { priority };
+        if best.is_some() && self.flushes(best.as_slice(), reasons) {
+            return (stays, None);
+        }
         if let Some(peer) = best {
             let leave = self.hand_over(peer, reasons);
             return (behind, leave);

@@ -1,7 +1,7 @@
 //! The verdict of a status, its line, and what somebody should look at, each with its remedy.
 
 use super::{ChecksumMismatch, NeighborStatus, PeerStatus, Verdict, VipStatus, Warning};
-use super::{checks, planes, sessions};
+use super::{checks, planes, sessions, sync};
 use crate::config::VipId;
 use crate::node::Node;
 use std::time::{Duration, Instant};
@@ -78,7 +78,9 @@ pub(super) fn judge(
     for (to, text, remedy) in sessions::warnings(node, neighbors, now) {
         worse(to, text, remedy);
     }
-    for (text, remedy) in checks::warnings(node).into_iter().chain(crate::conntrack::warnings(node)) {
+    for (text, remedy) in
+        checks::warnings(node).into_iter().chain(crate::conntrack::warnings(node)).chain(sync::warnings(node, now))
+    {
         worse(Verdict::Degraded, text, remedy);
     }
     for peer in peers.iter().filter(|p| !p.reachable) {

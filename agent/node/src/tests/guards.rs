@@ -3,7 +3,7 @@
 
 use super::lab::*;
 #[cfg(feature = "mutants")]
-use super::{interlocks, plane_groups, planes};
+use super::{flows, interlocks, plane_groups, planes};
 use crate::config::{Damping, Partition};
 use crate::drain::{LAST_NODE, PEER_UNKNOWN};
 use crate::io::Answer;
@@ -221,7 +221,7 @@ fn an_owner_probes_before_it_yields() {
 #[cfg(feature = "mutants")]
 #[test]
 fn each_scenario_fails_without_its_guard() {
-    let scenarios: [(&str, Scenario); 31] = [
+    let scenarios: [(&str, Scenario); 34] = [
         ("interlock-last-node", last_node_refuses),
         ("interlock-pool-differs", interlocks::a_drain_to_another_table_is_refused),
         ("fresh-claim-only", stale_word_refuses),
@@ -253,6 +253,9 @@ fn each_scenario_fails_without_its_guard() {
         ("hold-down", planes::who_lost_it_often_lets_others_go_first),
         ("hold-down-served", planes::who_never_served_loses_nothing),
         ("group-members-ask", plane_groups::members_tell_that_it_hangs),
+        ("flows-before-address", flows::the_address_waits_for_flows),
+        ("sync-before-preempt", flows::who_lacks_flows_does_not_preempt),
+        ("flows-before-move", flows::a_planned_move_waits_for_flows),
     ];
     for (guard, scenario) in scenarios {
         assert!(crate::mutants::with_off(guard, scenario).is_err(), "passes without {guard}");

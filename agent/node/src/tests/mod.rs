@@ -7,6 +7,7 @@ mod bgp_told;
 mod complaints;
 mod drain;
 mod extras;
+mod flows;
 mod guards;
 mod interlocks;
 mod kernel;

@@ -336,6 +336,7 @@ lb3        no             its latest state isn't acknowledged
             checks: Vec::new(),
             pool: None,
             conntrack: None,
+            sync: None,
             stall: None,
             drain: None,
             counters: std::collections::BTreeMap::new(),

@@ -479,3 +479,63 @@ pub(crate) fn an_isolated_backup_does_not_take_the_service_along() {
         assert!(cluster.owners().contains(&0), "the clients' owner stays\n{}", cluster.trace());
     }
 }
+
+/// Two hosts whose flows are replicated, and that have all of them.
+fn replicated() -> Cluster {
+    let mut cluster = Cluster::new(Options { flows: true, ..Options::default() });
+    cluster.mend_flows();
+    (0..2).for_each(|i| cluster.start(i));
+    cluster.run(ms(3000));
+    assert_eq!(cluster.owners(), [0], "{}", cluster.trace());
+    cluster
+}
+
+fn has_address(cluster: &Cluster, i: usize) -> bool {
+    !cluster.hosts[i].kernel.vips.is_empty()
+}
+
+pub(crate) fn an_address_comes_after_its_flows_or_150_ms() {
+    for late in [60, 1000] {
+        let mut cluster = replicated();
+        cluster.set_flows(1, false, true, Duration::ZERO);
+        cluster.crash(0);
+        while !cluster.hosts[1].is_active() {
+            cluster.run(ms(1));
+        }
+        cluster.run(ms(late.min(148)));
+        assert!(!has_address(&cluster, 1), "{}", cluster.trace());
+        if late < 150 {
+            cluster.set_flows(1, true, true, Duration::ZERO);
+        }
+        cluster.run(ms(5));
+        assert!(has_address(&cluster, 1), "{}", cluster.trace());
+        assert_eq!(cluster.coverage.count("event: PromotedUnsynced"), u64::from(late > 150), "{}", cluster.trace());
+    }
+}
+
+pub(crate) fn who_lacks_flows_leaves_a_good_owner_in_peace() {
+    let mut cluster = replicated();
+    cluster.crash(0);
+    cluster.run(ms(4000));
+    cluster.start(0);
+    cluster.set_flows(0, false, true, Duration::ZERO);
+    cluster.run(ms(5000));
+    assert_eq!(cluster.owners(), [1], "{}", cluster.trace());
+    cluster.set_flows(0, true, true, Duration::ZERO);
+    cluster.run(ms(1000));
+    assert_eq!(cluster.owners(), [0], "{}", cluster.trace());
+}
+
+pub(crate) fn a_drain_waits_until_all_flows_have_arrived() {
+    let mut cluster = replicated();
+    cluster.set_flows(0, true, false, Duration::ZERO);
+    cluster.run(ms(1));
+    cluster.drain(0);
+    cluster.run(ms(100));
+    assert_eq!(cluster.owners(), [0], "{}", cluster.trace());
+    cluster.set_flows(0, true, true, Duration::ZERO);
+    cluster.run(ms(20));
+    assert_eq!(cluster.owners(), [1], "{}", cluster.trace());
+    assert_eq!(cluster.checker.unowned, Duration::ZERO, "{}", cluster.trace());
+    assert_eq!(cluster.coverage.count("event: MovedUnsynced"), 0, "{}", cluster.trace());
+}
