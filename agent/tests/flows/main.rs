@@ -6,6 +6,7 @@ mod agent;
 mod fabric;
 #[path = "../netns/mod.rs"]
 mod netns;
+mod told;
 
 use fabric::{Pair, patient, speaks};
 use holdfast_statesync::ct::{Status, TcpState};

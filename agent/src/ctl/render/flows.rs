@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 /// The verdict line, the VIPs, and the flows.
 pub(in crate::ctl) fn all(summary: &Summary, flows: &Flows, vip: Option<&str>) -> String {
     let mut text = format!("{}\n\n", verdict(summary));
-    text.push_str(&vips(summary.vips.iter().filter(|of| vip.is_none_or(|name| name == of.name))));
+    let meant = |of: &&VipSummary| vip.is_none_or(|name| name == of.name || of.members.iter().any(|m| m == name));
+    text.push_str(&vips(summary.vips.iter().filter(meant)));
     if !flows.flows.is_empty() {
         text.push('\n');
         text.push_str(&rows(&flows.flows));
@@ -49,8 +50,9 @@ fn verdict(summary: &Summary) -> String {
 
 fn vips<'v>(vips: impl Iterator<Item = &'v VipSummary> + Clone) -> String {
     let rows = vips.clone().map(|vip| {
+        let alone = matches!(vip.members.as_slice(), [one] if *one == vip.name) || vip.members.is_empty();
         vec![
-            vip.name.clone(),
+            if alone { vip.name.clone() } else { format!("{} ({})", vip.name, vip.members.join(", ")) },
             vip.mode.clone(),
             vip.owner.clone(),
             vip.own.to_string(),
@@ -137,6 +139,7 @@ mod tests {
     fn vip(name: &str, not_ready: Option<&str>) -> VipSummary {
         VipSummary {
             name: name.to_owned(),
+            members: vec![name.to_owned()],
             mode: "assured".to_owned(),
             owner: "here".to_owned(),
             own: 120,
@@ -160,8 +163,9 @@ mod tests {
 
     #[test]
     fn flows_begin_with_the_verdict_and_end_with_what_was_counted() {
+        let edge = VipSummary { members: vec!["web".to_owned(), "inside".to_owned()], ..vip("edge", None) };
         let summary = Summary {
-            vips: vec![vip("web", None), vip("dns", None)],
+            vips: vec![edge, vip("dns", None)],
             records: 200,
             max_flows: 1_000,
             memory: 10_000,
@@ -172,8 +176,8 @@ mod tests {
         let expected = "\
 OK: 240 flows of this node, 160 replicas of others'
 
-VIP  REPLICATED AT  OWNER  OURS  REPLICAS  READY
-web  assured        here   120   80        yes
+VIP                 REPLICATED AT  OWNER  OURS  REPLICAS  READY
+edge (web, inside)  assured        here   120   80        yes
 
 VIP  PROTO  CLIENT              SERVICE        BACKEND         OWNER  LIFE   IN KERNEL
 web  tcp    198.51.100.7:40000  192.0.2.10:80  10.2.0.21:8080  here   open   yes

@@ -34,6 +34,7 @@ impl Sync {
             let ready = self.flows.may_promote(now, id);
             VipSummary {
                 name: vip.name.clone(),
+                members: vip.member_names(),
                 mode: vip.mode.clone(),
                 owner: match elected {
                     Elected::Unknown => "unknown".to_owned(),
@@ -130,18 +131,21 @@ impl Sync {
     }
 
     fn list(&self, vip: Option<&str>, limit: usize) -> Answer {
-        let wanted = match vip {
+        let wanted = match vip.map(|name| (name, self.names.find(name))) {
             None => None,
-            Some(name) => match self.names.vips.iter().position(|vip| vip.name == name) {
-                Some(place) => Some(place),
-                None => {
-                    let all: Vec<&str> = self.names.vips.iter().map(|vip| vip.name.as_str()).collect();
-                    return Answer::Refused(format!("flows of `{name}` aren't replicated: only {}", all.join(", ")));
-                }
-            },
+            Some((_, Some(found))) => Some(found),
+            Some((name, None)) => {
+                let all: Vec<&str> = self.names.vips.iter().map(|vip| vip.name.as_str()).collect();
+                return Answer::Refused(format!("flows of `{name}` aren't replicated: only {}", all.join(", ")));
+            }
         };
         let limit = limit.min(LIST_MAX);
-        let matches = |flow: &Listed| wanted.is_none_or(|place| usize::from(flow.vip.0) == place);
+        let matches = |flow: &Listed| {
+            wanted.is_none_or(|(place, only)| {
+                let is_at = |ips: &[IpAddr]| ips.contains(&flow.key.original.addresses.destination());
+                usize::from(flow.vip.0) == place && only.is_none_or(is_at)
+            })
+        };
         let mut listed = self.flows.list().filter(matches);
         let flows = listed.by_ref().take(limit).map(|flow| self.flow(&flow)).collect();
         Answer::Flows(Flows { flows, more: listed.next().is_some() })

@@ -64,6 +64,8 @@ struct Names {
 struct VipName {
     name: String,
     mode: String,
+    /// The VIPs of a group, or the one of this name, with their addresses.
+    members: Vec<(String, Vec<IpAddr>)>,
 }
 
 /// Starts the thread, in the network namespace of the caller. `None`: nothing is to be replicated.
@@ -151,6 +153,11 @@ fn names(config: &Config, sync: &StateSync, cluster: &Cluster) -> Names {
     let name = |vip: &holdfast_node::config::SyncVip| {
         config.vips.get(usize::from(vip.vip.0)).map_or_else(String::new, |unit| unit.name.as_str().to_owned())
     };
+    let members = |vip: &holdfast_node::config::SyncVip| {
+        let unit = config.vips.get(usize::from(vip.vip.0));
+        let members = unit.into_iter().flat_map(|unit| &unit.members);
+        members.map(|member| (member.name.as_str().to_owned(), member.addresses.clone())).collect()
+    };
     let mode = |mode: SyncMode| match mode {
         SyncMode::Assured => "assured".to_owned(),
         SyncMode::Syn => "syn".to_owned(),
@@ -158,13 +165,34 @@ fn names(config: &Config, sync: &StateSync, cluster: &Cluster) -> Names {
         SyncMode::Off => "off".to_owned(),
     };
     Names {
-        vips: sync.vips.iter().map(|vip| VipName { name: name(vip), mode: mode(vip.mode) }).collect(),
+        vips: sync
+            .vips
+            .iter()
+            .map(|vip| VipName { name: name(vip), mode: mode(vip.mode), members: members(vip) })
+            .collect(),
         peers: cluster.peers.iter().map(|peer| peer.name.as_str().to_owned()).collect(),
         max_flows: sync.max_flows as u64,
     }
 }
 
+impl VipName {
+    fn member_names(&self) -> Vec<String> {
+        self.members.iter().map(|(name, _)| name.clone()).collect()
+    }
+}
+
 impl Names {
+    /// The place of a replicated VIP or group; of a VIP of a group with the addresses that are its own.
+    fn find(&self, name: &str) -> Option<(usize, Option<&[IpAddr]>)> {
+        if let Some(place) = self.vips.iter().position(|vip| vip.name == name) {
+            return Some((place, None));
+        }
+        let member = |vip: &VipName| vip.members.iter().position(|(member, _)| member == name);
+        let (place, member) = self.vips.iter().enumerate().find_map(|(place, vip)| Some((place, member(vip)?)))?;
+        let (_, addresses) = self.vips.get(place)?.members.get(member)?;
+        Some((place, Some(addresses)))
+    }
+
     fn peer(&self, peer: PeerId) -> String {
         self.peers.get(usize::from(peer.0)).cloned().unwrap_or_default()
     }
@@ -178,6 +206,7 @@ impl Names {
         let unknown = || DirectionSummary { in_sync: false, why: Some("reading".into()), since_ms: 0, equal_ms: None };
         let vip = |vip: &VipName| VipSummary {
             name: vip.name.clone(),
+            members: vip.member_names(),
             mode: vip.mode.clone(),
             owner: "unknown".to_owned(),
             own: 0,

@@ -27,7 +27,7 @@ pub enum Query {
     Summary,
     /// Flows that are held, own ones and replicas: [`Answer::Flows`]. At most `limit` of them ([`LIST_MAX`] bounds it).
     List {
-        /// Of this replicated VIP only, by the name in `[statesync] vips`.
+        /// Of this replicated VIP only, or of all VIPs of this group.
         vip: Option<String>,
         /// So many at most.
         limit: usize,
@@ -114,8 +114,10 @@ pub struct Summary {
 /// A replicated VIP.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VipSummary {
-    /// As the operator named it.
+    /// As the operator named it: of a group, the group's.
     pub name: String,
+    /// The VIPs of a group; else the one of this name.
+    pub members: Vec<String>,
     /// From when on: `assured`, `syn`, `after 5s`, `off`.
     pub mode: String,
     /// Who owns it: `here`, the name of a peer, or `unknown`.
