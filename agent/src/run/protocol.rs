@@ -54,6 +54,8 @@ const MONITOR_RETRY: Duration = Duration::from_millis(100);
 const ORPHAN_DEADLINE: Duration = Duration::from_secs(3);
 /// How much later than its deadline the node may say that it has stopped.
 const STOP_SLACK: Duration = Duration::from_millis(500);
+/// How long the removal of replicas may take, once all is released.
+const CLEAR_FLOWS: Duration = Duration::from_secs(1);
 /// How long the last message may take to the keeper.
 const GOODBYE: Duration = Duration::from_millis(100);
 
@@ -202,6 +204,9 @@ impl Protocol {
         loop {
             poll_fn(|cx| self.poll_turn(cx)).await;
             if self.outputs.stopped {
+                if let Some(sync) = &mut self.outputs.sync {
+                    sync.clear(CLEAR_FLOWS).await;
+                }
                 self.goodbye().await;
                 return Ended::Clean;
             }
@@ -571,6 +576,13 @@ impl Protocol {
         {
             count += 1;
             self.feed(Input::Sync(word));
+        }
+        while count < FEW
+            && let Some(sync) = &mut self.outputs.sync
+            && let Poll::Ready(event) = sync.poll_event(cx)
+        {
+            count += 1;
+            self.feed(Input::SyncEvent(event));
         }
         count > 0
     }

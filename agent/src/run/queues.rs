@@ -56,8 +56,8 @@ pub(super) enum Note {
     Stop { deadline: Duration },
     /// Not released within the deadline: what is left is the keeper's and the kernel's.
     StopLate,
-    /// Of the sync thread, in words.
-    Sync { warning: bool, text: String },
+    /// The sync thread could not begin.
+    Sync(std::io::Error),
     /// SIGHUP.
     Reload,
     /// The keeper gave a VIP away.

@@ -259,8 +259,7 @@ async fn notes(mut notes: mpsc::Receiver<Note>) {
             Note::KeeperGone => tracing::error!("the keeper is gone: leaving in order"),
             Note::Stop { deadline } => tracing::info!("told to stop within {} ms", deadline.as_millis()),
             Note::StopLate => tracing::error!("not released in time: the rest is left to the keeper"),
-            Note::Sync { warning: true, text } => tracing::warn!("{text}"),
-            Note::Sync { warning: false, text } => tracing::info!("{text}"),
+            Note::Sync(e) => tracing::error!("no flow is replicated: timer: {e}"),
             Note::Reload => tracing::warn!("reload: this version takes a new configuration only at its next start"),
             Note::Lapsed { vip } => tracing::warn!("{vip}: the keeper gave it away, this worker came too late"),
         }

@@ -3,7 +3,7 @@
 mod properties;
 
 use holdfast::config::{self, ConfigErrors, Kind};
-use holdfast_node::config::{BalancerId, CheckId, Form, Track, Tracked};
+use holdfast_node::config::{BalancerId, CheckId, Form, SyncFilter, SyncMode, Track, Tracked};
 use holdfast_vrrp::{Family, Version};
 use serde_json::{Value, json};
 use std::fs;
@@ -489,4 +489,18 @@ fn services_with_the_same_backends_under_the_same_rules_share_one_set() {
     let on_down: Vec<OnDown> = nft.services.iter().map(|service| service.on_down).collect();
     assert_eq!(on_down, [OnDown::Cut, OnDown::Cut, OnDown::Keep, OnDown::Keep], "said, UDP, TCP, TCP");
     assert_eq!((two.mode, two.affinity, two.mss, two.snat.len()), (NatMode::Dnat, Affinity::Flow, None, 0));
+}
+
+#[test]
+fn a_group_is_replicated_as_one_and_what_is_said_of_a_vip_goes_before_the_rest() {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config/good/statesync.toml"));
+    let config = config::parse(&text.expect("in the tree"), "statesync.toml").expect("accepted");
+    let sync = config.statesync.expect("it is there");
+    let modes: Vec<_> = sync.vips.iter().map(|vip| (vip.vip.0, vip.mode)).collect();
+    let after = SyncMode::After(std::time::Duration::from_secs(5));
+    assert_eq!(modes, [(0, after), (1, SyncMode::Syn)]);
+    assert_eq!((sync.mark.shift, sync.mark.bits, sync.max_flows), (16, 6, 100_000));
+    assert_eq!(sync.filter, SyncFilter::User);
+    let none = config::parse(&fs::read_to_string("tests/config/good/minimal.toml").expect("in the tree"), "x");
+    assert_eq!(none.expect("accepted").statesync, None);
 }

@@ -189,10 +189,13 @@ impl Pair {
     }
 }
 
+/// As the journal's line in the log has it.
+pub(crate) const OURS_THERE: &str = "\"outbound\":true,\"in_sync\":true";
+
 /// As the log says; it may be out of sync again since.
 pub(crate) fn in_sync(host: &Host) -> bool {
     let log = host.log();
-    log.contains("has all of ours") && log.contains("are here")
+    log.contains(OURS_THERE) && log.contains("\"outbound\":false,\"in_sync\":true")
 }
 
 /// A few bytes there and back.

@@ -42,8 +42,9 @@ fn a_flow_through_one_host_is_a_replica_in_the_other_until_it_ends() {
     assert_eq!(pair.hosts[1].flows().len(), 1);
 
     // It goes on where the VIP goes.
+    let worker = pair.hosts[0].worker();
     pair.hosts[0].signal(pair.hosts[0].pid(), Signal::SIGKILL);
-    pair.hosts[0].signal(pair.hosts[0].worker(), Signal::SIGKILL);
+    pair.hosts[0].signal(worker, Signal::SIGKILL);
     pair.hosts[0].namespace.ip("link set front down");
     pair.hosts[0].namespace.ip("link set back down");
     until("the other one holds it", || pair.hosts[1].holds().then_some(()));
@@ -106,7 +107,7 @@ fn a_worker_that_is_killed_or_replaced_leaves_all_flows_and_knows_them_again() {
     }
     // In sync again: what happens now arrives.
     until("both say so again", || {
-        pair.hosts.iter().all(|host| host.log().matches("has all of ours").count() >= 2).then_some(())
+        pair.hosts.iter().all(|host| host.log().matches(fabric::OURS_THERE).count() >= 2).then_some(())
     });
     let mut deleted = 0;
     watched.read(|event| deleted += u32::from(event.entry.original.layer4.source_port() == port)).expect("read");

@@ -102,6 +102,8 @@ pub struct Other {
 #[derive(Debug)]
 pub struct EventFilter {
     socket: NftSocket,
+    /// What `nf_conntrack_events` was, should somebody else remove the table that says so.
+    known: Option<u32>,
 }
 
 impl EventFilter {
@@ -110,7 +112,7 @@ impl EventFilter {
     /// # Errors
     /// `EPROTONOSUPPORT`: the kernel has no netfilter; else whatever the system says about the socket.
     pub fn open() -> io::Result<Self> {
-        Ok(Self { socket: NftSocket::open()? })
+        Ok(Self { socket: NftSocket::open()?, known: None })
     }
 
     /// Forwarded flows to these addresses tell of this from now on, and no others of anything. Empty: the table goes, and
@@ -146,11 +148,13 @@ impl EventFilter {
             }
             batch
         };
-        let known = self.former().ok().flatten().or_else(|| Setting::Events.read().ok());
+        let known = self.former().ok().flatten().or(self.known).or_else(|| Setting::Events.read().ok());
+        self.known = known;
         self.socket.commit(&load(known))?;
         if known.is_none() {
             // There was no connection table before our rules asked for one.
-            self.socket.commit(&load(Setting::Events.read().ok()))?;
+            self.known = Setting::Events.read().ok();
+            self.socket.commit(&load(self.known))?;
         }
         if Setting::Events.read().is_ok_and(|now| now == ALL_TELL) {
             return Ok(());
@@ -163,7 +167,7 @@ impl EventFilter {
     /// # Errors
     /// With the object named.
     pub fn remove(&mut self) -> Result<(), StepError> {
-        let former = self.former().ok().flatten();
+        let former = self.former().ok().flatten().or(self.known.take());
         // First what its record is in the table for. Unless somebody else has set it since.
         if let Some(former) = former.filter(|former| *former != ALL_TELL)
             && Setting::Events.read().is_ok_and(|now| now == ALL_TELL)

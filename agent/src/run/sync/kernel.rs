@@ -3,12 +3,13 @@
 
 use crate::os::asyncfd::AsyncDescriptor;
 use crate::os::ct::{Changes, Dump, Progress, Removals, Writer};
-use holdfast_statesync::ct::{Batch, DumpFilter, Entry, Event, Outcome, Tuple, Zone};
+use holdfast_statesync::ct::{Batch, DumpFilter, Entry, Event, Key, Outcome, Tuple, Zone};
 use holdfast_statesync::flow::{KERNEL_WINDOW, Op, Ticket};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::AsFd;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 /// Reads of one socket per turn, some dozens of events each.
 const READS: usize = 8;
@@ -228,6 +229,22 @@ impl Kernel {
     /// What it still has to write, for its successor.
     pub(super) fn take_ops(&mut self) -> VecDeque<(Ticket, Op)> {
         std::mem::take(&mut self.ops)
+    }
+
+    /// Removes these, as many as can be until then.
+    pub(super) fn clear(&mut self, keys: &[Key], limit: Instant) {
+        for some in keys.chunks(WRITES) {
+            if Instant::now() >= limit {
+                return;
+            }
+            self.batch.clear();
+            for key in some {
+                // There is room, and what was written can be named.
+                let _ = self.batch.delete(&key.original, Zone::both(key.zone), None);
+            }
+            // Gone already is what was wanted, and nobody waits for what can't be removed.
+            let _ = self.writer.write(&self.batch, |_, _| {});
+        }
     }
 
     /// A flow that the kernel has.

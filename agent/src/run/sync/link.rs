@@ -3,22 +3,27 @@
 use super::query::Asked;
 use crate::run::queues::Note;
 use holdfast_node::config::{SYNC_VIPS_MAX, StateSync, VipId};
-use holdfast_node::sync::SyncWord;
+use holdfast_node::sync::{SyncEvent, SyncWord};
 use holdfast_statesync::flow::{self, Elected};
 use std::collections::BTreeMap;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// What the sync thread is told and hasn't read. Full → the last of each VIP waits on the protocol thread's side.
 const ORDERS_MAX: usize = 2 * SYNC_VIPS_MAX;
 /// Words on their way. Full → the last one waits on the sync thread's side, and takes in what comes after it.
 const WORDS_MAX: usize = 4;
+/// Events for the journal; the flow side bounds how many there are per minute. Full → dropped, the log has them.
+const EVENTS_MAX: usize = 64;
 
-/// Whose a VIP is from now on.
+/// What the sync thread is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Order {
-    pub(super) vip: flow::VipId,
-    pub(super) elected: Elected,
+pub(super) enum Order {
+    /// Whose a VIP is from now on.
+    Elected { vip: flow::VipId, elected: Elected },
+    /// The agent stops, and leaves nothing behind: no replica either. The thread ends with this.
+    Clear,
 }
 
 /// The protocol thread's end.
@@ -26,6 +31,7 @@ pub(super) struct Order {
 pub(in crate::run) struct SyncLink {
     orders: mpsc::Sender<Order>,
     words: mpsc::Receiver<SyncWord>,
+    events: mpsc::Receiver<SyncEvent>,
     /// What found no room: at most one for each VIP.
     waiting: BTreeMap<u8, Elected>,
     /// Units, by their place among the replicated ones.
@@ -39,6 +45,7 @@ pub(in crate::run) struct SyncLink {
 pub(super) struct Ends {
     pub(super) orders: mpsc::Receiver<Order>,
     pub(super) words: mpsc::Sender<SyncWord>,
+    pub(super) events: mpsc::Sender<SyncEvent>,
     pub(super) queries: mpsc::Receiver<Asked>,
     pub(super) notes: mpsc::Sender<Note>,
 }
@@ -47,9 +54,17 @@ pub(super) struct Ends {
 pub(super) fn pair(config: &StateSync, queries: mpsc::Receiver<Asked>, notes: mpsc::Sender<Note>) -> (SyncLink, Ends) {
     let (orders_in, orders) = mpsc::channel(ORDERS_MAX);
     let (words, words_out) = mpsc::channel(WORDS_MAX);
+    let (events, events_out) = mpsc::channel(EVENTS_MAX);
     let units = config.vips.iter().map(|sync| sync.vip).collect();
-    let link = SyncLink { orders: orders_in, words: words_out, waiting: BTreeMap::new(), units, ended: false };
-    (link, Ends { orders, words, queries, notes })
+    let link = SyncLink {
+        orders: orders_in,
+        words: words_out,
+        events: events_out,
+        waiting: BTreeMap::new(),
+        units,
+        ended: false,
+    };
+    (link, Ends { orders, words, events, queries, notes })
 }
 
 impl SyncLink {
@@ -65,7 +80,7 @@ impl SyncLink {
 
     fn flush(&mut self) {
         while let Some((place, elected)) = self.waiting.pop_first() {
-            if self.orders.try_send(Order { vip: flow::VipId(place), elected }).is_err() {
+            if self.orders.try_send(Order::Elected { vip: flow::VipId(place), elected }).is_err() {
                 if self.orders.is_closed() {
                     self.waiting.clear();
                 } else {
@@ -73,6 +88,29 @@ impl SyncLink {
                 }
                 return;
             }
+        }
+    }
+
+    /// Has the thread remove the replicas, and end; waits for it, for no longer than this.
+    pub(in crate::run) async fn clear(&mut self, limit: Duration) {
+        // Full: it is stuck, and won't do it.
+        if self.orders.try_send(Order::Clear).is_err() {
+            return;
+        }
+        let ended = async { while self.words.recv().await.is_some() {} };
+        // Else the replicas go with their lease.
+        let _ = tokio::time::timeout(limit, ended).await;
+    }
+
+    /// The next event for the journal.
+    pub(in crate::run) fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<SyncEvent> {
+        if self.ended {
+            return Poll::Pending;
+        }
+        match self.events.poll_recv(cx) {
+            Poll::Ready(Some(event)) => Poll::Ready(event),
+            // The words say that the thread has ended.
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }
 
@@ -114,8 +152,8 @@ mod tests {
         link.elected(VipId(5), Elected::Me);
         link.elected(VipId(4), Elected::Unknown);
         let mut told = std::iter::from_fn(|| ends.orders.try_recv().ok());
-        assert_eq!(told.next(), Some(Order { vip: flow::VipId(1), elected: Elected::Me }));
-        assert_eq!(told.next(), Some(Order { vip: flow::VipId(0), elected: Elected::Unknown }));
+        assert_eq!(told.next(), Some(Order::Elected { vip: flow::VipId(1), elected: Elected::Me }));
+        assert_eq!(told.next(), Some(Order::Elected { vip: flow::VipId(0), elected: Elected::Unknown }));
         assert_eq!(told.next(), None);
     }
 
@@ -128,12 +166,12 @@ mod tests {
         link.elected(VipId(1), Elected::Me);
         assert_eq!(link.waiting.len(), 2);
         let mut last = BTreeMap::new();
-        while let Ok(order) = ends.orders.try_recv() {
-            last.insert(order.vip.0, order.elected);
+        while let Ok(Order::Elected { vip, elected }) = ends.orders.try_recv() {
+            last.insert(vip.0, elected);
         }
         link.flush();
-        while let Ok(order) = ends.orders.try_recv() {
-            last.insert(order.vip.0, order.elected);
+        while let Ok(Order::Elected { vip, elected }) = ends.orders.try_recv() {
+            last.insert(vip.0, elected);
         }
         assert_eq!(last, BTreeMap::from([(0, Elected::Unknown), (1, Elected::Me)]));
         assert!(link.waiting.is_empty());

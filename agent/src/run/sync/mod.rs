@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `turns` | the loop |
 //! | `kernel` | events, dumps and writes, in an order that can be relied on |
-//! | `telling` | the word for the node, how old changes are, lines for the log |
+//! | `telling` | the word for the node, how old changes are |
 //! | `link` | the queues between this thread and the protocol thread |
 //! | [`query`], `answer` | what the control API may ask |
 //! | `life` | the number of this life of the kernel's table |

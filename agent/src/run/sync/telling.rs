@@ -1,22 +1,18 @@
 //! What the thread says of itself: the word for the node, at changes and once a second; how old changes are when a peer has
-//! them; lines for the log.
+//! them.
 
-use super::query::why_word;
 use crate::run::lateness::{Histogram, Snapshot};
 use holdfast_node::sync::{NotReady, SyncPeerWord, SyncVipWord, SyncWord};
 use holdfast_statesync::PeerId;
-use holdfast_statesync::flow::{Event, Flows, Told, VipId};
+use holdfast_statesync::flow::{Flows, Told, VipId};
 use std::time::{Duration, Instant};
 
 /// At least so often.
 const EVERY: Duration = Duration::from_secs(1);
 /// Between two looks whether there is something to say.
 const LOOK: Duration = Duration::from_millis(2);
-/// Between two words, when something is missing or no longer missing.
-const GAP: Duration = Duration::from_millis(5);
-/// The same when it's only that something is on its way, or isn't any more: under load that is so all the time, and each
-/// word wakes the thread that sends adverts.
-const GAP_FLUSHED: Duration = Duration::from_millis(20);
+/// Between two words, whatever changes: each wakes the thread that sends adverts.
+const GAP: Duration = Duration::from_millis(10);
 /// Samples of lag are kept for one to two of these.
 const WINDOW: Duration = Duration::from_secs(60);
 
@@ -29,11 +25,22 @@ pub(super) struct Telling {
     /// There is something to say, as soon as the pause is over.
     pending: bool,
     young: Vec<usize>,
+    /// Since the last word: peers to which nothing was on its way at some moment, and VIPs for which nothing waited.
+    flushed: Vec<bool>,
+    ready: Vec<bool>,
 }
 
 impl Telling {
     pub(super) fn new(now: Instant) -> Self {
-        Self { last: None, told_at: now, look_at: now, pending: false, young: Vec::new() }
+        Self {
+            last: None,
+            told_at: now,
+            look_at: now,
+            pending: false,
+            young: Vec::new(),
+            flushed: Vec::new(),
+            ready: Vec::new(),
+        }
     }
 
     /// When to look again at the latest; sooner only if something happened.
@@ -45,6 +52,29 @@ impl Telling {
         } else {
             self.told_at + EVERY
         }
+    }
+
+    /// Under load something is always on its way. What counts is that there was a moment when nothing was.
+    pub(super) fn note(&mut self, is_flushed: impl Fn(PeerId) -> bool, peers: usize) {
+        self.flushed.resize(peers, false);
+        for (seen, peer) in self.flushed.iter_mut().zip(peer_ids(peers)) {
+            *seen = *seen || is_flushed(peer);
+        }
+    }
+
+    /// With what was so since the last word.
+    fn since_the_last(&mut self, mut word: SyncWord) -> SyncWord {
+        self.ready.resize(word.vips.len(), false);
+        for (vip, seen) in word.vips.iter_mut().zip(&mut self.ready) {
+            *seen |= vip.ready.is_ok();
+            if *seen && matches!(vip.ready, Err(NotReady::Kernel { .. })) {
+                vip.ready = Ok(());
+            }
+        }
+        for (peer, seen) in word.peers.iter_mut().zip(&self.flushed) {
+            peer.flushed |= *seen;
+        }
+        word
     }
 
     /// A word, if it is time for one.
@@ -59,12 +89,12 @@ impl Telling {
         }
         self.look_at = now + LOOK;
         let word = make(&mut self.young, regular);
-        let gap = self.last.as_ref().map_or(Some(Duration::ZERO), |last| gap(last, &word));
-        let due = regular || gap.is_some_and(|gap| now >= self.told_at + gap);
-        self.pending = false;
-        if let Some(gap) = gap.filter(|_| !due) {
-            self.pending = true;
-            self.look_at = self.told_at + gap;
+        let word = self.since_the_last(word);
+        let news = self.last.as_ref().is_none_or(|last| is_news(last, &word));
+        let due = regular || news && now >= self.told_at + GAP;
+        self.pending = news && !due;
+        if self.pending {
+            self.look_at = self.told_at + GAP;
         }
         due.then_some(word)
     }
@@ -73,31 +103,28 @@ impl Telling {
     pub(super) fn refused(&mut self, now: Instant) {
         self.pending = true;
         self.told_at = now;
-        self.look_at = now + GAP_FLUSHED;
+        self.look_at = now + GAP;
     }
 
     /// It was handed over.
     pub(super) fn told(&mut self, now: Instant, word: SyncWord) {
         self.last = Some(word);
         self.told_at = now;
+        self.flushed.fill(false);
+        self.ready.fill(false);
     }
 }
 
-/// How soon the later word has to be said after the earlier one; `None`: only numbers differ.
-fn gap(last: &SyncWord, now: &SyncWord) -> Option<Duration> {
+/// Whether more than numbers differ.
+fn is_news(last: &SyncWord, now: &SyncWord) -> bool {
     let readiness = |vip: &SyncVipWord| match vip.ready {
         Err(NotReady::Kernel { .. }) => Err(NotReady::Kernel { behind: 0 }),
         other => other,
     };
-    let whys = |peer: &SyncPeerWord| (peer.inbound.why, peer.outbound.why);
-    if last.trouble != now.trouble
+    let stand = |peer: &SyncPeerWord| (peer.inbound.why, peer.outbound.why, peer.flushed);
+    last.trouble != now.trouble
         || !last.vips.iter().map(readiness).eq(now.vips.iter().map(readiness))
-        || !last.peers.iter().map(whys).eq(now.peers.iter().map(whys))
-    {
-        return Some(GAP);
-    }
-    let flushed = |word: &SyncWord| word.peers.iter().map(|peer| peer.flushed).collect::<Vec<_>>();
-    (flushed(last) != flushed(now)).then_some(GAP_FLUSHED)
+        || !last.peers.iter().map(stand).eq(now.peers.iter().map(stand))
 }
 
 /// The word as it is now. `young` is counted anew only if `count`.
@@ -200,37 +227,6 @@ fn peer_ids(count: usize) -> impl Iterator<Item = PeerId> {
     (0..count).filter_map(|place| u16::try_from(place).ok()).map(PeerId)
 }
 
-/// A line for the log, and whether it is a warning.
-pub(super) fn line(event: &Event, peer: impl Fn(PeerId) -> String, vip: impl Fn(VipId) -> String) -> (bool, String) {
-    match *event {
-        Event::InSync { peer: id, outbound: true } => (false, format!("flows: {} has all of ours", peer(id))),
-        Event::InSync { peer: id, outbound: false } => (false, format!("flows: all of {} are here", peer(id))),
-        Event::OutOfSync { peer: id, outbound: true, why } => {
-            (true, format!("flows: {} doesn't have all of ours ({})", peer(id), why_word(why)))
-        }
-        Event::OutOfSync { peer: id, outbound: false, why } => {
-            (true, format!("flows: not all of {} are here ({})", peer(id), why_word(why)))
-        }
-        Event::Claimed { vip: id, generation } => {
-            (false, format!("flows: those of {} are ours now (generation {generation})", vip(id)))
-        }
-        Event::Full { class } => {
-            (true, format!("flows: the table is full, nothing shorter-lived than {class:?} is held (max_flows)"))
-        }
-        Event::Clash { key } => (
-            true,
-            format!(
-                "flows: no replica of {:?}: another flow has its address and port behind the NAT here",
-                key.original
-            ),
-        ),
-        Event::Overrun => (true, "flows: events of the kernel were lost, its table is read anew".to_owned()),
-        Event::KernelRefused { errno } => {
-            (true, format!("flows: the kernel refused a replica: {}", std::io::Error::from_raw_os_error(errno)))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,20 +254,38 @@ mod tests {
         assert_eq!(telling.look(at(3), |_, _| plain()), None, "nothing is new");
         let broken = || a_word(now, Err(NotReady::Reading), None, true);
         assert_eq!(telling.look(at(4), |_, _| broken()), None, "too soon to look");
-        let word = telling.look(at(6), |_, _| broken()).expect("it isn't ready any more");
-        telling.told(at(6), word);
-        let busy = || a_word(now, Err(NotReady::Reading), None, false);
-        assert_eq!(telling.look(at(12), |_, _| busy()), None, "that something is on its way can wait");
-        assert!(telling.look(at(27), |_, _| busy()).is_some());
-        assert!(telling.look(at(1007), |_, _| broken()).is_some(), "once a second");
+        assert_eq!(telling.look(at(6), |_, _| broken()), None, "too soon after the first");
+        assert_eq!(telling.due(false), at(10), "not later than that");
+        let word = telling.look(at(10), |_, _| broken()).expect("it isn't ready any more");
+        telling.told(at(10), word);
+        assert!(telling.look(at(1010), |_, _| broken()).is_some(), "once a second");
     }
 
     #[test]
     fn how_many_replicas_wait_is_no_news_but_that_some_do_is() {
         let now = Instant::now();
         let with = |behind| a_word(now, Err(NotReady::Kernel { behind }), None, true);
-        assert_eq!(gap(&with(5), &with(7)), None);
-        assert_eq!(gap(&with(5), &a_word(now, Ok(()), None, true)), Some(GAP));
-        assert_eq!(gap(&a_word(now, Ok(()), Some(Why::Differs), true), &a_word(now, Ok(()), None, true)), Some(GAP));
+        assert!(!is_news(&with(5), &with(7)));
+        assert!(is_news(&with(5), &a_word(now, Ok(()), None, true)));
+        assert!(is_news(&a_word(now, Ok(()), Some(Why::Differs), true), &a_word(now, Ok(()), None, true)));
+    }
+
+    #[test]
+    fn a_moment_in_which_nothing_was_on_its_way_counts_until_the_next_word() {
+        let now = Instant::now();
+        let at = |ms| now + Duration::from_millis(ms);
+        let busy = || a_word(now, Err(NotReady::Kernel { behind: 3 }), None, false);
+        let mut telling = Telling::new(now);
+        let first = telling.look(now, |_, _| busy()).expect("at once");
+        assert!(!first.peers[0].flushed && first.vips[0].ready.is_err());
+        telling.told(now, first);
+        telling.note(|_| true, 1);
+        telling.note(|_| false, 1);
+        assert_eq!(telling.look(at(3), |_, _| a_word(now, Ok(()), None, false)), None);
+        let word = telling.look(at(11), |_, _| busy()).expect("news");
+        assert!(word.peers[0].flushed && word.vips[0].ready.is_ok());
+        telling.told(at(11), word);
+        let word = telling.look(at(22), |_, _| busy()).expect("no such moment since");
+        assert!(!word.peers[0].flushed && word.vips[0].ready.is_err());
     }
 }

@@ -15,7 +15,7 @@ use crate::os::udp::UdpChannel;
 use crate::run::queues::Note;
 use holdfast_node::sync::SyncWord;
 use holdfast_statesync::channel::{self, Channel};
-use holdfast_statesync::flow::{Config, Elected, Flows, Input, Output};
+use holdfast_statesync::flow::{Config, Elected, Flows, Input, Output, Whose};
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
@@ -31,6 +31,8 @@ const RETRY: Duration = Duration::from_secs(1);
 const RETRY_BIND: Duration = Duration::from_millis(100);
 /// Largest datagram that is taken; a longer one is cut, and then fails its authentication.
 const DATAGRAM: usize = 2_048;
+/// How long the removal of replicas may take at the end; the rest goes with its lease.
+const CLEAR_LIMIT: Duration = Duration::from_millis(800);
 /// Turns that follow each other without a look at what is new.
 const TURNS: u32 = 4;
 
@@ -43,7 +45,8 @@ pub(super) async fn run(setup: Setup) {
     let timer = match TimerFd::new() {
         Ok(timer) => timer,
         Err(e) => {
-            note(&ends, true, format!("flows: timer: {e}; nothing is replicated"));
+            // The words stay out: the node counts nothing as replicated.
+            let _ = ends.notes.try_send(Note::Sync(e));
             return;
         }
     };
@@ -55,6 +58,7 @@ pub(super) async fn run(setup: Setup) {
         socket: None,
         bind_at: Some(now),
         bind_failed: None,
+        bind_failures: 0,
         listen,
         kernel,
         kernel_failed: None,
@@ -86,10 +90,7 @@ async fn open(ends: &mut Ends, names: &Names, run: u64, early: &mut Vec<Order>) 
             Ok(kernel) => return Some(kernel),
             Err(why) => why,
         };
-        if why != said {
-            note(ends, true, format!("flows: {why}; nothing is replicated, tried again every second"));
-            said.clone_from(&why);
-        }
+        said.clone_from(&why);
         let word = SyncWord { run, vips: Vec::new(), peers: Vec::new(), lag: None, trouble: Some(why) };
         let _ = ends.words.try_send(word);
         let limit = tokio::time::Instant::now() + RETRY;
@@ -97,9 +98,9 @@ async fn open(ends: &mut Ends, names: &Names, run: u64, early: &mut Vec<Order>) 
             tokio::select! {
                 () = tokio::time::sleep_until(limit) => break,
                 order = ends.orders.recv() => {
-                    let order = order?;
+                    let order @ Order::Elected { vip: of, .. } = order? else { return None };
                     // The last of each VIP is what counts.
-                    early.retain(|known| known.vip != order.vip);
+                    early.retain(|known| !matches!(known, Order::Elected { vip, .. } if *vip == of));
                     early.push(order);
                 }
                 Some(asked) = ends.queries.recv() => {
@@ -115,11 +116,6 @@ async fn open(ends: &mut Ends, names: &Names, run: u64, early: &mut Vec<Order>) 
     }
 }
 
-pub(super) fn note(ends: &Ends, warning: bool, text: String) {
-    // Full: the log is behind; what matters is in the status.
-    let _ = ends.notes.try_send(Note::Sync { warning, text });
-}
-
 pub(super) struct Sync {
     pub(super) flows: Flows,
     pub(super) channel: Channel,
@@ -127,6 +123,7 @@ pub(super) struct Sync {
     /// When to bind it, while it isn't.
     bind_at: Option<Instant>,
     bind_failed: Option<String>,
+    bind_failures: u32,
     listen: SocketAddr,
     pub(super) kernel: Kernel,
     /// Why it has to be opened again, and when.
@@ -203,7 +200,15 @@ impl Sync {
         any
     }
 
-    fn order(&mut self, now: Instant, Order { vip, elected }: Order) {
+    fn order(&mut self, now: Instant, order: Order) {
+        let (vip, elected) = match order {
+            Order::Elected { vip, elected } => (vip, elected),
+            Order::Clear => {
+                self.over = true;
+                self.clear(now);
+                return;
+            }
+        };
         if let Some(known) = self.elected.get_mut(usize::from(vip.0)) {
             *known = elected;
         }
@@ -337,23 +342,18 @@ impl Sync {
             Ok(socket) => {
                 self.socket = Some(socket);
                 self.bind_at = None;
-                if self.bind_failed.take().is_some() {
-                    note(&self.ends, false, format!("flows: {} is bound now", self.listen));
-                }
+                (self.bind_failed, self.bind_failures) = (None, 0);
             }
             Err(e) => {
-                let why = format!("bind {}: {e}", self.listen);
-                if self.bind_failed.as_ref() != Some(&why) {
-                    note(&self.ends, true, format!("flows: {why}; tried again"));
-                }
-                self.bind_failed = Some(why);
+                // A former worker may have it for some moments yet: no trouble yet.
+                self.bind_failures += 1;
+                self.bind_failed = (self.bind_failures > 3).then(|| format!("bind {}: {e}", self.listen));
                 self.bind_at = Some(now + RETRY_BIND);
             }
         }
     }
 
     fn fail(&mut self, why: String) {
-        note(&self.ends, true, format!("flows: {why}; nothing is replicated, tried again every second"));
         self.kernel_failed = Some((why, Instant::now() + RETRY));
     }
 
@@ -391,13 +391,18 @@ impl Sync {
                         self.fail(format!("dump of the connection table: {e}"));
                     }
                 }
-                Output::Event(event) => {
-                    let (warning, text) =
-                        telling::line(&event, |peer| self.names.peer(peer), |vip| self.names.vip(vip));
-                    note(&self.ends, warning, text);
-                }
+                // Full: the journal lacks it; the status has what counts.
+                Output::Event(event) => drop(self.ends.events.try_send(event)),
             }
         }
+    }
+
+    /// Removes all replicas from the kernel: they are of use to nobody here, and would stay for their lease. What is ours by
+    /// its packets stays.
+    fn clear(&mut self, now: Instant) {
+        let foreign = self.flows.list().filter(|flow| flow.here && flow.owner != Whose::Ours);
+        let keys: Vec<_> = foreign.map(|flow| flow.key).collect();
+        self.kernel.clear(&keys, now + CLEAR_LIMIT);
     }
 
     fn flush_channel(&mut self, now: Instant) {
@@ -420,6 +425,10 @@ impl Sync {
 
     fn tell(&mut self) {
         let now = Instant::now();
+        if self.restless {
+            let flows = &self.flows;
+            self.telling.note(|peer| flows.is_flushed(peer), self.names.peers.len());
+        }
         if now < self.telling.due(self.restless) {
             return;
         }
