@@ -103,6 +103,9 @@ impl Drop for Host {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("--- {}\n{}", self.folder.display(), self.log());
+            for words in [["flows", "--json"], ["peers", "--json"]] {
+                eprintln!("{}", String::from_utf8_lossy(&self.holdfast(&words).stdout));
+            }
         }
         if let Some(mut agent) = self.agent.take() {
             let _ = agent.kill();
