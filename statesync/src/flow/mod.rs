@@ -148,6 +148,9 @@ pub struct Flows {
     counters: Counters,
     outbox: Outbox,
     writer: Writer,
+    /// Memory of batches that are over, for those to come.
+    spare_keys: Vec<Vec<(Id, u8)>>,
+    spare_buffers: Vec<Vec<u8>>,
     started: Instant,
     /// When `run` has something to do.
     next: Instant,
@@ -193,6 +196,8 @@ impl Flows {
             counters: Counters::default(),
             outbox: Outbox::default(),
             writer: Writer::default(),
+            spare_keys: Vec::new(),
+            spare_buffers: Vec::new(),
             started: now,
             next: now,
             config,

@@ -3,7 +3,7 @@
 use super::peer::{ClaimNote, Control, Flight};
 use super::record::{DEAD, FRESH, Id, NO_ADDRESS, SCALED, SENT_FLAGS, URGENT};
 use super::types::Output;
-use super::wire::{DEFINITIONS_MAX, Hello, RECORD_MAX, Record, Sums, Upsert, Writer};
+use super::wire::{BATCH_MAX, DEFINITIONS_MAX, Hello, RECORD_MAX, Record, Sums, Upsert, Writer};
 use super::{Flows, ME, peer_id};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,9 @@ const BULK_TURN: u32 = 10;
 
 /// Room that a control record may need, digests aside.
 const CONTROL_ROOM: usize = 80;
+
+/// Lists and buffers that are kept for later batches, each.
+const SPARES_MAX: usize = 64;
 
 /// The record that ends a shard.
 const END_LEN: usize = 9;
@@ -83,14 +86,14 @@ impl Flows {
         let has_room = peer.tx.has_room();
         let flows_wait = !peer.tx.urgent.is_empty() || !peer.tx.refresh.is_empty();
         let is_bulk_turn = peer.tx.turn % BULK_TURN == BULK_TURN - 1 || !flows_wait;
-        if let Some(shard) = peer.tx.bulk.first().filter(|_| is_bulk_turn && has_room)
+        if let Some(shard) = peer.tx.bulk.next().filter(|_| is_bulk_turn && has_room)
             && peer.is_open()
         {
             peer.tx.turn = peer.tx.turn.wrapping_add(1);
             self.send_shard(now, index, shard, writer);
             return true;
         }
-        let mut load = Load::default();
+        let mut load = Load { keys: self.spare_keys.pop().unwrap_or_default(), ..Load::default() };
         self.begin(index, writer);
         let before = writer.len();
         if has_room {
@@ -103,6 +106,7 @@ impl Flows {
         let ack_due = self.peers.get(index).and_then(|peer| peer.rx.ack_at).is_some_and(|at| at <= now);
         // An acknowledgement alone waits for company.
         if writer.is_empty() || (writer.len() == before && !ack_due) {
+            self.spare(load.keys);
             return false;
         }
         let sequenced = load.sequenced;
@@ -132,13 +136,31 @@ impl Flows {
             writer.sequence(sequence);
             let Load { keys, numbers, claims, hello, .. } = load;
             peer.tx.flights.push_back(Flight { sequence, sent_at: now, keys, numbers, claims, hello });
+        } else {
+            self.spare(load.keys);
         }
-        let bytes = writer.take();
+        let bytes = writer.copy_to(self.spare_buffers.pop().unwrap_or_default());
         self.counters.batches_sent += 1;
         self.counters.bytes_sent += bytes.len() as u64;
         self.counters.records_sent += writer.records() as u64;
         // Not bounded by the outputs' limit: the window bounds it.
         self.outbox.queue.push_back(Output::Send { peer: peer_id(index), bytes });
+    }
+
+    /// Keeps a list's memory for the next batch.
+    fn spare(&mut self, mut keys: Vec<(Id, u8)>) {
+        if self.spare_keys.len() < SPARES_MAX && keys.capacity() > 0 {
+            keys.clear();
+            self.spare_keys.push(keys);
+        }
+    }
+
+    /// Takes the buffer of an [`Output::Send`] back once it was sent: its memory serves for the next batch. Without this
+    /// each batch allocates one.
+    pub fn reuse(&mut self, buffer: Vec<u8>) {
+        if self.spare_buffers.len() < SPARES_MAX && (1..=2 * BATCH_MAX).contains(&buffer.capacity()) {
+            self.spare_buffers.push(buffer);
+        }
     }
 
     fn put_hello(&mut self, now: Instant, index: usize, writer: &mut Writer, load: &mut Load) {
@@ -348,7 +370,7 @@ impl Flows {
                 _ => self.table.snats.learned(number, serial, bit),
             }
         }
-        for (id, version) in flight.keys {
+        for (id, version) in flight.keys.iter().copied() {
             let Some(record) = self.table.get(id).copied() else { continue };
             let is_latest = record.version == version && record.unacked & !record.unsent & bit != 0;
             if !is_latest {
@@ -368,6 +390,7 @@ impl Flows {
                 self.free_if_idle(id);
             }
         }
+        self.spare(flight.keys);
     }
 
     fn on_lost(&mut self, now: Instant, index: usize, flight: Flight) {

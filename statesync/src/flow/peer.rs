@@ -1,7 +1,7 @@
 //! What is held for one peer: the lanes to it, what is on its way, and what came from it.
 
 use super::facts::FlowKey;
-use super::index::SHARDS;
+use super::index::{SHARD_BITS, SHARDS};
 use super::record::Id;
 use super::types::{NodeId, Why};
 use super::verify::Verify;
@@ -61,11 +61,13 @@ pub(crate) struct Flight {
 pub(crate) struct ShardSet {
     words: Box<[u64; SHARDS / 64]>,
     len: usize,
+    /// Where the search for the next one begins, in the order in which they go out.
+    turn: u16,
 }
 
 impl Default for ShardSet {
     fn default() -> Self {
-        Self { words: Box::new([0; SHARDS / 64]), len: 0 }
+        Self { words: Box::new([0; SHARDS / 64]), len: 0, turn: 0 }
     }
 }
 
@@ -86,6 +88,7 @@ impl ShardSet {
     pub(crate) fn clear(&mut self, shard: u16) {
         self.len -= usize::from(self.has(shard));
         self.words[usize::from(shard) / 64] &= !(1 << (shard % 64));
+        self.turn = scattered(shard) + 1;
     }
 
     /// The shards of a group that are in it.
@@ -93,14 +96,22 @@ impl ShardSet {
         self.words.get(usize::from(group)).copied().unwrap_or(0)
     }
 
-    pub(crate) fn first(&self) -> Option<u16> {
-        let word = self.words.iter().position(|word| *word != 0)?;
-        Some((word * 64) as u16 + self.words[word].trailing_zeros() as u16)
+    /// The one that goes out next. Not in the order of their numbers: the peer's index stands in that order, and would
+    /// have all flows in one row if it had only the first shards. With the bits of the number reversed those that went
+    /// out lie apart evenly at any time.
+    pub(crate) fn next(&self) -> Option<u16> {
+        let mut all = (0..SHARDS as u16).map(|step| scattered(self.turn.wrapping_add(step)));
+        if self.len == 0 { None } else { all.find(|shard| self.has(*shard)) }
     }
 
     pub(crate) fn clear_all(&mut self) {
         *self = Self::default();
     }
+}
+
+/// The shard at a place of the order in which they go out, and the other way round.
+const fn scattered(place: u16) -> u16 {
+    (place % SHARDS as u16).reverse_bits() >> (16 - SHARD_BITS)
 }
 
 /// The direction to the peer.
@@ -309,5 +320,28 @@ impl Peer {
     /// Both sides said hello.
     pub(crate) const fn is_open(&self) -> bool {
         self.up && self.tx.hello_acked && self.rx.session.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_go_out_once_each_and_lie_apart_evenly_at_any_time() {
+        let mut set = ShardSet::default();
+        (0..SHARDS as u16).for_each(|shard| set.set(shard));
+        let mut out: Vec<u16> = Vec::new();
+        while let Some(shard) = set.next() {
+            set.clear(shard);
+            out.push(shard);
+            if out.len().is_power_of_two() {
+                let apart = SHARDS / out.len();
+                let mut sorted = out.clone();
+                sorted.sort_unstable();
+                assert!(sorted.iter().enumerate().all(|(place, shard)| usize::from(*shard) == place * apart));
+            }
+        }
+        assert_eq!((out.len(), set.len()), (SHARDS, 0));
     }
 }

@@ -377,8 +377,11 @@ impl Writer {
         self.records
     }
 
-    pub(crate) fn take(&mut self) -> Vec<u8> {
-        self.bytes.clone()
+    /// The batch, in this buffer.
+    pub(crate) fn copy_to(&self, mut buffer: Vec<u8>) -> Vec<u8> {
+        buffer.clear();
+        buffer.extend_from_slice(&self.bytes);
+        buffer
     }
 
     pub(crate) fn upsert(&mut self, upsert: &Upsert) {

@@ -102,10 +102,10 @@ fn an_ipv4_upsert_takes_16_bytes_and_a_delete_8() {
     let mut writer = Writer::default();
     writer.begin(7);
     writer.upsert(&v4());
-    assert_eq!(writer.take().len() - HEADER_LEN, 16);
+    assert_eq!(writer.copy_to(Vec::new()).len() - HEADER_LEN, 16);
     writer.begin(7);
     writer.delete(1, v4().client, 40000);
-    assert_eq!(writer.take().len() - HEADER_LEN, 8);
+    assert_eq!(writer.copy_to(Vec::new()).len() - HEADER_LEN, 8);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_batch_of_the_first_version_reads_as_recorded() {
     writer.sequence(9);
     writer.upsert(&v4());
     writer.delete(200, IpAddr::from([192, 0, 2, 1]), 1);
-    let bytes = writer.take();
+    let bytes = writer.copy_to(Vec::new());
     let recorded = [
         &[1, 1, 1, 2, 3, 4, 9, 0, 0, 0][..],
         &[0xec, 0x43, 7, 1, 198, 51, 100, 7, 0x40, 0x9c, 3, 0, 0x50, 0xc3, 0x77, 2],
@@ -132,7 +132,7 @@ fn digests_carry_one_sum_per_bit_of_their_mask() {
     writer.begin(1);
     let record = Record::Digests { check: 1, round: 2, group: 255, mask: 0b101, sums: Sums(&[]) };
     writer.other(&record, &[8, 9]);
-    let bytes = writer.take();
+    let bytes = writer.copy_to(Vec::new());
     let records = decoded(&bytes);
     let [Record::Digests { mask: 0b101, sums, .. }] = records[..] else { panic!("{records:?}") };
     assert_eq!(sums.collect::<Vec<_>>(), [8, 9]);
@@ -142,7 +142,7 @@ fn digests_carry_one_sum_per_bit_of_their_mask() {
 fn what_a_later_version_adds_is_skipped() {
     let mut writer = Writer::default();
     writer.begin(1);
-    let mut bytes = writer.take();
+    let mut bytes = writer.copy_to(Vec::new());
     bytes.extend_from_slice(&[60, 2, 0, 0xff, 0xff]);
     bytes.extend_from_slice(&[12, 6, 0, 5, 0, 0, 0, 99, 99]);
     assert_eq!(decoded(&bytes), [Record::Unknown, Record::InSync { age_ms: 5 }]);
@@ -150,7 +150,7 @@ fn what_a_later_version_adds_is_skipped() {
     let hello = Hello { run: 1, boot: 2, birth: (3, 4), key: [5, 6], capabilities: 7 };
     writer.begin(1);
     writer.other(&Record::Hello(hello), &[]);
-    let mut bytes = writer.take();
+    let mut bytes = writer.copy_to(Vec::new());
     bytes.extend_from_slice(&[9, 3, 1, 2, 3]);
     let length = HEADER_LEN + 1;
     bytes[length] += 5;
@@ -173,7 +173,7 @@ proptest! {
         }
         others.iter().for_each(|record| writer.other(record, &[]));
         upserts.iter().for_each(|upsert| writer.delete(upsert.service, upsert.client, upsert.client_port));
-        let bytes = writer.take();
+        let bytes = writer.copy_to(Vec::new());
         let deletes = upserts.iter().map(|upsert| Record::Delete {
             service: upsert.service, client: upsert.client, client_port: upsert.client_port,
         });
