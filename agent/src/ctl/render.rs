@@ -6,6 +6,7 @@ pub(super) mod neighbors;
 pub(super) mod peers;
 mod planes;
 mod pool;
+mod sync;
 
 use super::wire::EventLine;
 use holdfast_node::journal::{Kind, Severity};
@@ -96,6 +97,10 @@ pub(super) fn status(status: &Status) -> String {
     if let Some(pool) = &status.pool {
         text.push('\n');
         text.push_str(&pool::rows(pool));
+    }
+    if let Some(sync) = &status.sync {
+        text.push('\n');
+        text.push_str(&sync::rows(sync));
     }
     if !status.checks.is_empty() {
         text.push('\n');

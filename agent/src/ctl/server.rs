@@ -19,6 +19,7 @@ use super::wire::{
     UndrainBody, UpgradeBody,
 };
 use crate::balancer::flows;
+use crate::os::diag;
 use crate::os::nft::Balancer;
 use crate::run::api::{ApiHandle, Unavailable, WorkerFigures};
 use axum::extract::connect_info::ConnectInfo;
@@ -33,7 +34,7 @@ use holdfast_node::pool::status::PoolStatus;
 use holdfast_node::status::Warning;
 use serde::Deserialize;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -266,18 +267,19 @@ async fn drain(
 }
 
 /// Every address of a VIP, as the node says.
-async fn vip_addresses(shared: &Shared) -> Vec<IpAddr> {
-    let Ok(mut answers) = shared.api.request(Request::Status).await else { return vec![] };
+async fn vip_addresses(shared: &Shared) -> sync::Addresses {
+    let Ok(mut answers) = shared.api.request(Request::Status).await else { return sync::Addresses::default() };
     let Ok(Some(Answer::Status(status))) = tokio::time::timeout(STATUS_PATIENCE, answers.recv()).await else {
-        return vec![];
+        return sync::Addresses::default();
     };
-    let addresses = status.vips.iter().flat_map(|vip| &vip.addresses);
-    addresses.filter_map(|a| a.address.split('/').next()?.parse().ok()).collect()
+    sync::Addresses::of(&status)
 }
 
-/// Connections that are open on these addresses, counted in the kernel's tables.
-async fn open_connections(addresses: Vec<IpAddr>) -> Option<u64> {
-    tokio::task::spawn_blocking(move || flows::open(&addresses)).await.ok()?.ok()
+/// Connections that are open on these addresses and break, counted in the kernel's tables.
+async fn open_connections(addresses: sync::Addresses) -> Option<u64> {
+    // What is forwarded to a replicated VIP goes on elsewhere; what ends here doesn't.
+    let count = move || io::Result::Ok(flows::open(&addresses.lost)? + diag::established(&addresses.replicated)?);
+    tokio::task::spawn_blocking(count).await.ok()?.ok()
 }
 
 async fn undrain(
@@ -308,7 +310,7 @@ async fn upgrade(
 
 /// Passes the node's answers on as they come; the end of a drain with what is still open on the `vips`. Nothing here
 /// ends with the client: the node has the request.
-async fn answered(shared: &Shared, request: Request, vips: Option<Vec<IpAddr>>) -> Response {
+async fn answered(shared: &Shared, request: Request, vips: Option<sync::Addresses>) -> Response {
     let mut answers = match shared.api.request(request).await {
         Ok(answers) => answers,
         Err(error) => return unavailable(error),

@@ -2,7 +2,7 @@
 
 use super::{age, inert, one_line, optional_age, table};
 use crate::run::sync::query::{Explained, PeerSummary, Standing, Survival};
-use holdfast_node::status::{Status, VipStatus};
+use holdfast_node::status::{Status, SyncVipStatus, VipStatus};
 use std::fmt::Write as _;
 
 /// A VIP: where it is and why, then what every node says of it.
@@ -15,6 +15,15 @@ pub(in crate::ctl) fn vip(vip: &VipStatus, status: &Status) -> String {
     let mut text = format!("{}: owner {place}; {} here for {}\n", vip.name, vip.state, age(vip.age_ms));
     for reason in &vip.reasons {
         let _ = writeln!(text, "  because: {}", one_line(reason));
+    }
+    if let Some(sync) = &status.sync {
+        // VIPs of a group are replicated together.
+        let is_of = |of: &&SyncVipStatus| of.name == vip.name || vip.group.as_ref() == Some(&of.name);
+        for of in sync.vips.iter().filter(is_of) {
+            let ready = of.why.as_deref().map_or_else(|| "all that peers have is in this kernel".to_owned(), one_line);
+            let said = sync.age_ms.map_or_else(|| "never".to_owned(), |ms| format!("{} ago", age(ms)));
+            let _ = writeln!(text, "  flows: {} here; {ready} (said {said})", of.flows);
+        }
     }
     let own = vec![
         format!("{} (this node)", status.node),
@@ -289,7 +298,7 @@ lb3        no             its latest state isn't acknowledged
 
     #[test]
     fn a_vip_is_told_with_its_place_its_reasons_and_what_each_node_says() {
-        use holdfast_node::status::{PeerView, Verdict};
+        use holdfast_node::status::{PeerView, SyncStatus, Verdict};
         let view = PeerView {
             name: "lb2".to_owned(),
             role: "backup".to_owned(),
@@ -300,7 +309,7 @@ lb3        no             its latest state isn't acknowledged
         };
         let web = VipStatus {
             name: "web".to_owned(),
-            group: None,
+            group: Some("edge".to_owned()),
             state: "active".to_owned(),
             owner: Some("lb1".to_owned()),
             age_ms: 61_000,
@@ -336,7 +345,14 @@ lb3        no             its latest state isn't acknowledged
             checks: Vec::new(),
             pool: None,
             conntrack: None,
-            sync: None,
+            sync: Some(SyncStatus {
+                age_ms: Some(300),
+                vips: vec![
+                    SyncVipStatus { name: "edge".to_owned(), flows: 200, ready: true, ..SyncVipStatus::default() },
+                    SyncVipStatus { name: "dns".to_owned(), ..SyncVipStatus::default() },
+                ],
+                ..SyncStatus::default()
+            }),
             stall: None,
             drain: None,
             counters: std::collections::BTreeMap::new(),
@@ -345,6 +361,7 @@ lb3        no             its latest state isn't acknowledged
         let expected = "\
 web: owner lb1 (this node); active here for 1m01s
   because: this node owns it
+  flows: 200 here; all that peers have is in this kernel (said 300ms ago)
 
 NODE             ROLE    FITNESS     PRIORITY  AGE
 lb1 (this node)  active  fit         254       5.0s

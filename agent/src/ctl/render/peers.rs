@@ -61,7 +61,7 @@ fn verdict(peers: &[PeerStatus], sync: Option<&Summary>) -> String {
     }
 }
 
-fn way(ours: bool) -> &'static str {
+pub(super) fn way(ours: bool) -> &'static str {
     if ours { "our flows there" } else { "its flows here" }
 }
 

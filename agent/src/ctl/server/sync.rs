@@ -8,7 +8,38 @@ use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
+use holdfast_node::status::Status;
 use serde::Deserialize;
+use std::net::IpAddr;
+
+/// Addresses of VIPs, by what becomes of connections that are forwarded to them when this node goes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Addresses {
+    /// They break.
+    pub(super) lost: Vec<IpAddr>,
+    /// A peer has them.
+    pub(super) replicated: Vec<IpAddr>,
+}
+
+impl Addresses {
+    pub(super) fn of(status: &Status) -> Self {
+        let mut addresses = Self::default();
+        // Without a peer that has them they break as others do.
+        let sync = status
+            .sync
+            .as_ref()
+            .filter(|sync| sync.trouble.is_none() && sync.peers.iter().any(|peer| peer.outbound.in_sync));
+        for vip in &status.vips {
+            let is_replicated = sync
+                .iter()
+                .flat_map(|sync| &sync.vips)
+                .any(|of| of.mode != "off" && (of.name == vip.name || vip.group.as_ref() == Some(&of.name)));
+            let list = if is_replicated { &mut addresses.replicated } else { &mut addresses.lost };
+            list.extend(vip.addresses.iter().filter_map(|a| a.address.split('/').next()?.parse::<IpAddr>().ok()));
+        }
+        addresses
+    }
+}
 
 /// Asks, or says why there is no answer.
 async fn ask(sync: &SyncHandle, asked: Asked) -> Result<Answer, Response> {
@@ -87,4 +118,49 @@ pub(super) async fn explain(
         Ok::<_, Response>(Json(ExplainBody { explained: Some(explained), sync, ..body }).into_response())
     };
     answer.await.unwrap_or_else(|refused| refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_node::status::{SyncDirection, SyncPeerStatus, SyncStatus, SyncVipStatus};
+
+    fn status(sync: Option<SyncStatus>) -> Status {
+        let vip = |name: &str, group: Option<&str>, address: &str| {
+            serde_json::json!({
+                "name": name, "group": group, "state": "active", "owner": "lb1", "age_ms": 1, "priority": 254,
+                "addresses": [{ "address": address, "interface": "eth0", "present": true, "age_ms": 1 }],
+                "configured_priority": 254, "interface": "eth0", "vrid": 10, "interval_ms": 100, "fitness": "fit",
+                "fitness_age_ms": 5, "fail_open": false, "reasons": [], "peers": [], "heard": null, "role_epoch": 1,
+            })
+        };
+        let vips = [vip("web", Some("edge"), "192.0.2.10/32"), vip("dns", None, "2001:db8::10/128")];
+        let text = serde_json::json!({
+            "schema": 1, "verdict": "ok", "summary": "", "node": "lb1", "epoch": 1, "age_ms": 1, "vips": vips,
+            "peers": [], "balancers": [], "checks": [], "drain": null, "counters": {}, "warnings": [], "sync": sync,
+        });
+        serde_json::from_value(text).expect("a status")
+    }
+
+    fn edge(mode: &str, in_sync: bool) -> SyncStatus {
+        let outbound = SyncDirection { in_sync, ..SyncDirection::default() };
+        SyncStatus {
+            vips: vec![SyncVipStatus { name: "edge".to_owned(), mode: mode.to_owned(), ..SyncVipStatus::default() }],
+            peers: vec![SyncPeerStatus { outbound, ..SyncPeerStatus::default() }],
+            ..SyncStatus::default()
+        }
+    }
+
+    #[test]
+    fn forwarded_connections_break_unless_a_peer_has_them() {
+        let (web, dns): (IpAddr, IpAddr) =
+            ("192.0.2.10".parse().expect("an address"), "2001:db8::10".parse().expect("an address"));
+        let replicated = Addresses { lost: vec![dns], replicated: vec![web] };
+        assert_eq!(Addresses::of(&status(Some(edge("assured", true)))), replicated);
+        let none = Addresses { lost: vec![web, dns], replicated: vec![] };
+        let trouble = SyncStatus { trouble: Some("no privilege".to_owned()), ..edge("assured", true) };
+        for sync in [None, Some(edge("off", true)), Some(edge("syn", false)), Some(trouble)] {
+            assert_eq!(Addresses::of(&status(sync.clone())), none, "{sync:?}");
+        }
+    }
 }
