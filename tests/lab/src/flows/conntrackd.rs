@@ -3,7 +3,7 @@
 //! NAT with a fixed seed, so that both hosts pick the same backend: the best there is without the agent.
 
 use super::net::{self, BACKEND_PORT, DNAT_PORT, SNAT, SNAT_PORT, SNAT6, VIP6};
-use super::pair::Pair;
+use super::pair::{Pair, SLACK};
 use crate::env::{Lacks, find_program};
 use crate::fabric::{Lb, VIP, VRID};
 use crate::process::{Proc, children, kill_pid};
@@ -12,9 +12,6 @@ use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-
-/// Entries of the owner that may be missing at the other: what is about to end is on neither.
-const SLACK: u64 = 2;
 
 /// The pair.
 #[derive(Debug, Default)]
@@ -153,14 +150,14 @@ fn rules() -> String {
 }
 
 /// How many entries the cache of `lb` has; `None`: it doesn't answer.
-fn count(place: &Place, lb: Lb, cache: &str) -> Option<u64> {
+fn count(place: &Place, lb: Lb, cache: &str) -> Option<usize> {
     let mut c = Command::new("conntrackd");
     c.arg("-C").arg(Conntrackd::conf(place, lb)).arg("-s");
     let out = c.output().ok().filter(|o| o.status.success())?;
     count_in(&String::from_utf8_lossy(&out.stdout), cache)
 }
 
-fn count_in(said: &str, cache: &str) -> Option<u64> {
+fn count_in(said: &str, cache: &str) -> Option<usize> {
     let (_, of_it) = said.split_once(&format!("cache {cache}:"))?;
     let line = of_it.lines().find(|l| l.contains("active connections:"))?;
     line.split(':').nth(1)?.trim().parse().ok()

@@ -70,7 +70,8 @@ pub fn figures(m: &Measured) -> Run {
     for path in Path::ALL {
         set(path.broken_key(), over_moves(&flows(&m.records, |r| r.path == path)).0 as f64);
     }
-    let (lost, tcp) = over_moves(&flows(&m.records, |r| r.kind != Kind::Udp));
+    // Of one that stays silent nothing is known until it speaks.
+    let (lost, tcp) = over_moves(&flows(&m.records, |r| !matches!(r.kind, Kind::Udp | Kind::Idle)));
     set("survived_tcp", (tcp - lost) as f64);
     let unbroken = || m.records.iter().filter(|r| r.flow.broken.is_none());
     // One that wasn't ended in order, with nothing wrong with it, isn't whole either.
@@ -163,9 +164,10 @@ mod tests {
             record(Kind::Bulk, Path::Snat4, Some(1400)),
             record(Kind::Udp, Path::Dnat4, Some(6000)),
             late,
+            record(Kind::Idle, Path::Dnat6, None),
         ]));
-        // 3 at the first move, 3 at the second.
-        assert_eq!((number(&run, "flow_moves"), number(&run, "broken_flows")), (6.0, 2.0));
+        // 4 at the first move, 4 at the second.
+        assert_eq!((number(&run, "flow_moves"), number(&run, "broken_flows")), (8.0, 2.0));
         assert_eq!(
             (number(&run, "broken_bulk"), number(&run, "broken_udp"), number(&run, "broken_talk")),
             (1.0, 1.0, 0.0)

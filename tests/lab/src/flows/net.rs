@@ -233,3 +233,47 @@ pub fn power_on(fabric: &mut Fabric, lb: Lb, rules: Rules) -> Result<()> {
     fabric.host_cables(lb, true)?;
     Ok(())
 }
+
+/// How many flows to the VIP `lb`'s connection table has: those that clients' datagrams and segments keep alive.
+///
+/// # Errors
+/// conntrack isn't there, or failed.
+pub fn entries(fabric: &Fabric, lb: Lb) -> Result<usize> {
+    let mut n = 0;
+    for (family, vip) in [("ipv4", VIP.to_string()), ("ipv6", VIP6.to_string())] {
+        let mut c = fabric.lb(lb).command("conntrack");
+        let out = c.args(["-L", "-f", family, "-d", &vip]).output().context("start conntrack")?;
+        if !out.status.success() {
+            bail!("conntrack -L: {}", String::from_utf8_lossy(&out.stderr).trim());
+        }
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        n += text.lines().filter(|l| is_a_drills_flow(l)).count();
+    }
+    Ok(n)
+}
+
+/// To a service, and open: TCP that has answered, UDP that is kept.
+fn is_a_drills_flow(line: &str) -> bool {
+    let of_a_service = [DNAT_PORT, SNAT_PORT].iter().any(|p| line.contains(&format!(" dport={p} ")));
+    of_a_service && line.contains("[ASSURED]") && !["TIME_WAIT", "CLOSE ", "LAST_ACK"].iter().any(|s| line.contains(s))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_counts_is_open_and_goes_to_a_service() {
+        let flow = |state: &str, port: u16, end: &str| {
+            format!(
+                "tcp      6 431999 {state} src=192.168.77.1 dst=192.168.77.10 sport=40000 dport={port} src=10.2.0.21 \
+                 dst=192.168.77.1 sport=9000 dport=40000 {end}mark=0 use=1"
+            )
+        };
+        assert!(is_a_drills_flow(&flow("ESTABLISHED", DNAT_PORT, "[ASSURED] ")));
+        assert!(is_a_drills_flow(&flow("CLOSE_WAIT", SNAT_PORT, "[ASSURED] ")));
+        assert!(!is_a_drills_flow(&flow("ESTABLISHED", 7007, "[ASSURED] ")));
+        assert!(!is_a_drills_flow(&flow("ESTABLISHED", DNAT_PORT, "[UNREPLIED] ")));
+        assert!(!is_a_drills_flow(&flow("CLOSE", DNAT_PORT, "[ASSURED] ")));
+    }
+}

@@ -23,6 +23,9 @@ pub enum Sync {
     None,
 }
 
+/// Entries of the owner that may be missing at the other: those of flows that are about to begin or to end.
+pub(super) const SLACK: usize = 2;
+
 /// Two hosts' worth of it.
 pub trait Pair {
     /// Its name and version.
@@ -152,8 +155,13 @@ impl Pair for Agents {
         self.agents.start(place, lb)
     }
 
-    fn lacks(&mut self, _place: &Place, _heir: Lb) -> Result<Option<String>> {
-        Ok(None)
+    fn lacks(&mut self, place: &Place, heir: Lb) -> Result<Option<String>> {
+        if !self.replicates {
+            return Ok(None);
+        }
+        // Not by its own word: what the kernels have.
+        let (there, here) = (net::entries(&place.fabric, heir.other())?, net::entries(&place.fabric, heir)?);
+        Ok((here + SLACK < there).then(|| format!("{here} of {there} entries")))
     }
 
     fn give_away(&mut self, place: &Place, lb: Lb) -> Result<()> {
