@@ -102,7 +102,7 @@ impl Options {
 struct Session {
     pair: Box<dyn Pair>,
     _server: Server,
-    _responder: Responder,
+    responder: Responder,
     place: Place,
 }
 
@@ -138,7 +138,7 @@ impl Session {
             return Err(e);
         }
         std::thread::sleep(Duration::from_millis(200));
-        let mut s = Self { pair, _server: server, _responder: responder, place };
+        let mut s = Self { pair, _server: server, responder, place };
         if let Some(dead) = s.pair.ended() {
             bail!("{dead} ended as soon as it was started\n{}", last_lines(s.directory()));
         }
@@ -243,7 +243,7 @@ fn one_run(d: &Drill, o: &Options, s: &mut Session) -> Result<Run> {
     let sessions = Sessions::start(&client, counts.others)?;
     let mut realtime = make_realtime(instruments.reference.thread(), 90);
     let watching = instruments.wire.threads().into_iter().chain(instruments.addresses.threads());
-    for t in watching.chain([probes.thread()]) {
+    for t in watching.chain([probes.thread(), s.responder.thread()]) {
         realtime = realtime.and_then(|()| make_realtime(t, PRIORITY));
     }
     let all = counts.talk + counts.bulk + 3 * counts.others;
