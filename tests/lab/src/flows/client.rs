@@ -117,6 +117,8 @@ struct Orders {
     oldest: AtomicU64,
     /// How late the clients were at most.
     late: AtomicU64,
+    /// Bytes that came, of all flows that aren't half-closed.
+    moved: AtomicU64,
 }
 
 /// The running clients.
@@ -176,15 +178,20 @@ impl Clients {
         self.orders.round.fetch_add(if last { LAST + 1 } else { 1 }, Ordering::AcqRel);
     }
 
-    /// Ends every flow in order, and returns what became of all there were.
+    /// Ends every flow in order, and returns what became of all there were. That takes as long as bulk flows have
+    /// something to move; `patience`: how long nothing at all may come meanwhile.
     ///
     /// # Errors
     /// The thread failed.
     pub fn finish(self, patience: Ns) -> Result<Vec<Record>> {
         self.orders.finishing.store(1, Ordering::Release);
-        let limit = now() + patience;
+        let (mut moved, mut limit) = (0, now() + patience);
         while self.orders.open.load(Ordering::Acquire) > 0 && now() < limit {
             std::thread::sleep(std::time::Duration::from_millis(10));
+            let so_far = self.orders.moved.load(Ordering::Acquire);
+            if so_far > moved {
+                (moved, limit) = (so_far, now() + patience);
+            }
         }
         self.stopper.finish()?;
         Ok(self.records.lock().map(|r| r.clone()).unwrap_or_default())
@@ -491,6 +498,9 @@ impl Loop {
         let (body, trailer) = self.buffer[..n].split_at(stream);
         let right = s.kind != Kind::HalfClosed || s.stream.is(s.received.length(), body);
         s.received.add(body);
+        if s.kind != Kind::HalfClosed {
+            self.orders.moved.fetch_add(body.len() as u64, Ordering::AcqRel);
+        }
         s.trailer.extend_from_slice(trailer);
         let overlong = s.trailer.len() > Digest::BYTES;
         s.waiting.answered(now(), s.is_owed());

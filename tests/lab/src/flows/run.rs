@@ -279,7 +279,7 @@ fn one_run(d: &Drill, o: &Options, s: &mut Session) -> Result<Run> {
         owner = next;
     }
     let clients_late = clients.late();
-    let mut records = clients.finish(HUNG + 10 * SECOND)?;
+    let mut records = clients.finish(HUNG + 2 * SECOND)?;
     records.extend(sessions.finish()?);
     let end = now();
     let said = s.place.fabric.complaints();
