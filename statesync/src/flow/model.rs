@@ -58,12 +58,13 @@ impl Flows {
         Some((vip, FlowKey::of(&entry.original, entry.zone), Nat::of(entry)))
     }
 
-    /// It needs more than a replica has.
+    /// It needs more than a replica has. Entries that were inserted always have room for a SYN proxy's numbers, and tell
+    /// of it: zeros.
     pub(super) fn is_odd(entry: &Entry) -> bool {
         entry.extras.helper
             || entry.extras.master
-            || entry.syn_proxy.is_some()
-            || entry.sequence_adjustment.iter().any(Option::is_some)
+            || entry.syn_proxy.is_some_and(|proxy| proxy != ct::SynProxy::default())
+            || entry.sequence_adjustment.into_iter().flatten().any(|shift| shift != ct::SequenceAdjustment::default())
     }
 
     pub(super) fn is_mine(&self, id: Id) -> bool {
