@@ -40,6 +40,10 @@ const BITS_MIN: u32 = 10;
 /// all the same makes the table grow.
 const MARGIN: usize = 1024;
 
+/// Longest row of occupied slots behind a home, unless the table would have more than so many homes per record.
+const ROW_MAX: usize = 1024;
+const SLACK: usize = 8;
+
 impl Index {
     pub(crate) fn new() -> Self {
         Self { slots: vec![FREE; (1 << BITS_MIN) + MARGIN], shift: 32 - BITS_MIN, len: 0 }
@@ -84,6 +88,11 @@ impl Index {
         }
         // Those behind it in the row move up by one.
         let Some(free) = self.slots[at..].iter().position(|slot| slot.id == EMPTY) else { return false };
+        // A snapshot comes shard by shard: its flows stand close until all are there, for which there will be room anyway.
+        let row = at + free - self.home(hash);
+        if row > ROW_MAX && self.slots.len() - MARGIN < SLACK * self.len {
+            return false;
+        }
         self.slots.copy_within(at..at + free, at + 1);
         self.slots[at] = Slot { hash, id };
         true
