@@ -293,18 +293,22 @@ fn filters(wanted: FlowFilter, actual: &mut Actual, now: Instant) -> Vec<Step> {
 fn the_kernel_is_told_of_which_flows_it_tells_until_it_has_it_and_again_now_and_then() {
     let (now, mut actual) = (now(), actual());
     let step = Step::EventFilter { filter: FlowFilter::All };
-    assert_eq!(filters(FlowFilter::All, &mut actual, now), [step.clone()]);
+    assert_eq!(filters(FlowFilter::All, &mut actual, now), std::slice::from_ref(&step));
     assert_eq!(filters(FlowFilter::All, &mut actual, now), [], "on its way");
     assert_eq!(actual.done(&step, Some("refused"), now).map(|retry| retry.failures), Some(1));
     assert_eq!(filters(FlowFilter::All, &mut actual, now), [], "not at once");
-    assert_eq!(filters(FlowFilter::All, &mut actual, now + RETRY_FIRST), [step.clone()]);
+    assert_eq!(filters(FlowFilter::All, &mut actual, now + RETRY_FIRST), std::slice::from_ref(&step));
     assert!(actual.done(&step, None, now + RETRY_FIRST).is_some(), "it works again");
     let later = now + RETRY_FIRST + GUARD_REFRESH;
     assert_eq!(filters(FlowFilter::All, &mut actual, later - Duration::from_millis(1)), []);
-    assert_eq!(filters(FlowFilter::All, &mut actual, later), [step.clone()], "somebody may have undone it");
+    assert_eq!(
+        filters(FlowFilter::All, &mut actual, later),
+        std::slice::from_ref(&step),
+        "somebody may have undone it"
+    );
     assert!(!actual.is_clean());
     let off = Step::EventFilter { filter: FlowFilter::Off };
-    assert_eq!(filters(FlowFilter::Off, &mut actual, later), [off.clone()]);
+    assert_eq!(filters(FlowFilter::Off, &mut actual, later), std::slice::from_ref(&off));
     assert!(actual.done(&step, None, later).is_none(), "the answer to the one before");
     assert!(!actual.is_clean(), "on its way");
     assert!(actual.done(&off, None, later).is_none());
