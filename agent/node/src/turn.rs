@@ -401,6 +401,8 @@ impl Node {
     /// Gives a VIP away: priority 0 and "take it now" first.
     fn leave(&mut self, now: Instant, id: VipId, leave: Leave, plan: &VipPlan) {
         let comes_back = matches!(plan.participation, Participation::Run { .. });
+        // What still waits for its flows isn't there to stay.
+        let leave = Leave { linger: leave.linger && !self.is_gated(now, id), ..leave };
         let to = leave.to.map(|peer| self.peer_name(peer));
         let kind = Kind::Resign { vip: self.vip_name(id), to, linger: leave.linger, why: first_reason(plan) };
         let event = self.event(now, self.run(id).fitness_event, kind);

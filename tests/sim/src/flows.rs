@@ -159,6 +159,9 @@ impl Cluster {
         if host.config.statesync.is_none() || host.kernel.vips.contains_key(&(ifindex, ip, prefix)) {
             return;
         }
+        if !host.is_active() {
+            return;
+        }
         let local = host.local(self.now);
         let Some(view) = host.node.as_ref().map(|node| &node.world().vips[usize::from(VipId(0).0)]) else { return };
         let since = view.since;

@@ -227,6 +227,26 @@ fn a_stop_waits_for_flows_as_a_drain_does_and_leaves_nothing() {
 }
 
 #[test]
+fn one_that_leaves_while_its_address_still_waits_adds_none() {
+    let mut lab = pair();
+    lab.drain(0, &[], false);
+    run_but(&mut lab, ms(1_000), 0, well);
+    lab.undrain(0);
+    run_but(&mut lab, ms(1_000), 0, well);
+    let word = missing(&lab);
+    say(&mut lab, 1, word);
+    let token = lab.drain(0, &[], false);
+    lab.until(ms(1_000), |lab| lab.node(1).world().vips[0].state == State::Active);
+    lab.undrain(0);
+    lab.run(ms(1));
+    let since = lab.at();
+    lab.drain(1, &[], false);
+    lab.run(ms(100));
+    assert!(lab.answer(0, token).is_some());
+    assert!(!lab.log_since(1, since).into_iter().any(adds), "{}", lab.story());
+}
+
+#[test]
 fn a_dead_owner_waits_for_nothing() {
     let mut lab = pair();
     let word = under_way(&lab);
