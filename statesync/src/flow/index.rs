@@ -166,6 +166,21 @@ mod tests {
         prop::collection::vec(action, 0..4000)
     }
 
+    #[test]
+    fn rows_stay_short_when_shards_come_one_after_another() {
+        let (mut index, count) = (Index::new(), 100_000_u32);
+        for id in 0..count {
+            index.insert(id * (u32::MAX / count), id);
+            // What all have in a small part of the homes may be longer: memory is bounded, too.
+            if id > count / 4 && id % 1_000 == 999 {
+                let rows = index.slots.split(|slot| slot.id == EMPTY);
+                let longest = rows.map(<[Slot]>::len).max().unwrap_or(0);
+                assert!(longest <= 2 * ROW_MAX, "{longest} of {}", index.len);
+            }
+        }
+        assert!(index.slots.len() < 4 * count as usize);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
         #[test]
