@@ -524,6 +524,7 @@ const TABLE: &[&str] = &[
     "fib_ms",
     "fib_events",
     "fib_changes",
+    "fib_reordered",
     "failed_lost",
     "broken_elsewhere",
     "sessions_ended",

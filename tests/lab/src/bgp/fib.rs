@@ -32,6 +32,16 @@ pub struct Event {
     pub hops: Hops,
     /// The next hops are others than before (a route may be written again as it is).
     pub changed: bool,
+    /// They are the same in another order: where classic next hops are used the kernel spreads flows by their place, so
+    /// this moves flows that no node gave away.
+    pub reordered: bool,
+}
+
+/// A route to a destination as it was told last.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Route {
+    hops: Hops,
+    order: Vec<IpAddr>,
 }
 
 /// Told of each change, on the watching thread.
@@ -60,11 +70,12 @@ impl Fib {
             Ok(s)
         })?;
         // Subscribed first, read then: a change in between is heard.
-        let mut state: BTreeMap<IpAddr, Hops> = BTreeMap::new();
+        let mut state: BTreeMap<IpAddr, Route> = BTreeMap::new();
         for to in wanted {
-            let hops = present(ns, to)?;
-            state.insert(to, hops.clone());
-            let event = Event { at: now(), to, hops, changed: true };
+            let order = in_order(ns, to)?;
+            let hops: Hops = order.iter().copied().collect();
+            state.insert(to, Route { hops: hops.clone(), order: order.iter().map(|(hop, _)| *hop).collect() });
+            let event = Event { at: now(), to, hops, changed: true, reordered: false };
             if let Some(l) = &mut listener {
                 l(&event);
             }
@@ -146,10 +157,12 @@ fn routes(bytes: &[u8]) -> Vec<(RouteMessage, bool, bool)> {
 }
 
 /// What a message makes of the routes; `None`: it isn't about one of them.
-fn apply(state: &mut BTreeMap<IpAddr, Hops>, m: &RouteMessage, replaces: bool, added: bool, at: Ns) -> Option<Event> {
+fn apply(state: &mut BTreeMap<IpAddr, Route>, m: &RouteMessage, replaces: bool, added: bool, at: Ns) -> Option<Event> {
     let to = destination(m)?;
-    let before = state.get(&to)?.clone();
-    let told = hops(m);
+    let route = state.get_mut(&to)?;
+    let before = &route.hops;
+    let order: Vec<IpAddr> = hops(m).map(|(hop, _)| hop).collect();
+    let told: Hops = hops(m).collect();
     // IPv4: one message is the whole route. IPv6: hops may come and go one by one.
     let after = match (added, to.is_ipv6() && !replaces) {
         (true, false) => told,
@@ -157,9 +170,11 @@ fn apply(state: &mut BTreeMap<IpAddr, Hops>, m: &RouteMessage, replaces: bool, a
         (false, true) => before.iter().filter(|(k, _)| !told.contains_key(k)).map(|(k, v)| (*k, *v)).collect(),
         (false, false) => Hops::new(),
     };
-    let changed = after != before;
-    state.insert(to, after.clone());
-    Some(Event { at, to, hops: after, changed })
+    let changed = after != *before;
+    // Told whole, or not to be compared.
+    let reordered = !changed && to.is_ipv4() && !route.order.is_empty() && order != route.order;
+    *route = Route { hops: after.clone(), order };
+    Some(Event { at, to, hops: after, changed, reordered })
 }
 
 /// The destination, if it is a host and in the main table.
@@ -182,12 +197,13 @@ fn address(a: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-fn hops(m: &RouteMessage) -> Hops {
+/// In their order.
+fn hops(m: &RouteMessage) -> impl Iterator<Item = (IpAddr, u16)> {
     let single = gateway(&m.attributes).map(|g| (g, 1));
     let many =
         m.attributes.iter().filter_map(|a| if let RouteAttribute::MultiPath(all) = a { Some(all) } else { None });
     let many = many.flatten().filter_map(|h| Some((gateway(&h.attributes)?, u16::from(h.hops) + 1)));
-    many.chain(single).collect()
+    many.chain(single)
 }
 
 fn gateway(all: &[RouteAttribute]) -> Option<IpAddr> {
@@ -204,6 +220,10 @@ fn gateway(all: &[RouteAttribute]) -> Option<IpAddr> {
 /// # Errors
 /// `ip` can't be run, or says what can't be read.
 pub fn present(ns: &Netns, to: IpAddr) -> Result<Hops> {
+    Ok(in_order(ns, to)?.into_iter().collect())
+}
+
+fn in_order(ns: &Netns, to: IpAddr) -> Result<Vec<(IpAddr, u16)>> {
     let family = if to.is_ipv4() { "-4" } else { "-6" };
     let out = std::process::Command::new("ip")
         .args(["-n", ns.name(), family, "-j", "route", "show", "table", "main", &to.to_string()])
@@ -224,6 +244,7 @@ pub fn present(ns: &Netns, to: IpAddr) -> Result<Hops> {
 mod tests {
     use super::*;
     use rtnetlink::packet_route::AddressFamily;
+    use rtnetlink::packet_route::route::RouteNextHop;
     use std::net::Ipv4Addr;
 
     fn message(to: IpAddr, via: &[IpAddr]) -> RouteMessage {
@@ -245,7 +266,7 @@ mod tests {
             "fe80::1".parse().expect("an address"),
             "fe80::2".parse().expect("an address"),
         );
-        let mut state: BTreeMap<IpAddr, Hops> = [(v4, Hops::new()), (v6, Hops::new())].into();
+        let mut state: BTreeMap<IpAddr, Route> = [(v4, Route::default()), (v6, Route::default())].into();
         let mut say = |to, via, replaces, added| {
             apply(&mut state, &message(to, &[via]), replaces, added, 1)
                 .map(|e| (e.hops.into_keys().collect::<Vec<_>>(), e.changed))
@@ -259,5 +280,26 @@ mod tests {
         assert_eq!(say(v6, a6, false, false), Some((vec![b6], true)));
         assert_eq!(say(v6, a6, true, true), Some((vec![a6], true)));
         assert_eq!(say(a4, a4, true, true), None);
+    }
+
+    #[test]
+    fn the_same_hops_in_another_order_are_told_apart() {
+        let v4 = IpAddr::from(Ipv4Addr::new(10, 99, 0, 1));
+        let [a, b] = [11, 12].map(|n| IpAddr::from(Ipv4Addr::new(10, 60, 0, n)));
+        let mut state: BTreeMap<IpAddr, Route> = [(v4, Route::default())].into();
+        let mut say = |via: &[IpAddr]| {
+            let mut m = message(v4, &[]);
+            let hop = |gateway: &IpAddr| {
+                let mut hop = RouteNextHop::default();
+                hop.attributes.push(RouteAttribute::Gateway((*gateway).into()));
+                hop
+            };
+            m.attributes.push(RouteAttribute::MultiPath(via.iter().map(hop).collect()));
+            apply(&mut state, &m, true, true, 1).map(|e| (e.changed, e.reordered))
+        };
+        assert_eq!(say(&[a, b]), Some((true, false)));
+        assert_eq!(say(&[a, b]), Some((false, false)));
+        assert_eq!(say(&[b, a]), Some((false, true)));
+        assert_eq!(say(&[b]), Some((true, false)));
     }
 }

@@ -99,6 +99,7 @@ pub fn figures(m: &Measured) -> Run {
     let events = |s: Span| fib().filter(|e| s.holds(e.at)).count() as f64;
     set("fib_events", Some(events(during)));
     set("fib_changes", Some(fib().filter(|e| e.changed && during.holds(e.at)).count() as f64));
+    set("fib_reordered", Some(fib().filter(|e| e.reordered && during.holds(e.at)).count() as f64));
     set("noise_fib_events", Some(events(noise)));
     set("fib_ms", gone.filter(|t| during.holds(*t)).map(since));
     let who = m.victim.filter(|_| !m.twin);
@@ -194,7 +195,11 @@ fn timeline(m: &Measured) -> Vec<(f64, String)> {
         let hops: Vec<String> =
             e.hops.keys().map(|h| Node::with_address(*h).map_or_else(|| h.to_string(), Node::name)).collect();
         let hops = if hops.is_empty() { "nothing".to_owned() } else { hops.join(" ") };
-        all.push((e.at, format!("router's table: {hops}{}", if e.changed { "" } else { " (as before)" })));
+        all.push((e.at, format!("router's table: {hops}{}", match (e.changed, e.reordered) {
+            (true, _) => "",
+            (false, true) => " (in another order)",
+            (false, false) => " (as before)",
+        })));
     }
     let mut state: std::collections::BTreeMap<(Node, bool), u8> = std::collections::BTreeMap::new();
     for s in &m.wire {
@@ -241,7 +246,7 @@ mod tests {
 
     fn event(at: u64, nodes: &[usize]) -> fib::Event {
         let hops = nodes.iter().map(|n| (Node(*n).front().into(), 1)).collect();
-        fib::Event { at: at * MS, to: VIP.into(), hops, changed: true }
+        fib::Event { at: at * MS, to: VIP.into(), hops, changed: true, reordered: false }
     }
 
     fn says(at: u64, said: Said) -> Seen {

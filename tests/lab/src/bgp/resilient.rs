@@ -64,6 +64,7 @@ mod tests {
             to: VIP.into(),
             hops: nodes.iter().map(|n| (Node(*n).front().into(), 1)).collect(),
             changed: true,
+            reordered: false,
         };
         let mut routed = false;
         assert!(lines(&event(&[]), &mut routed).is_empty());
