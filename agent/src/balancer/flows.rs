@@ -87,7 +87,9 @@ fn is_open(entry: &Entry) -> bool {
     let status = entry.status.unwrap_or_default();
     match entry.original.layer4 {
         // One that a flow table passes on has no state.
-        Layer4::Tcp { .. } => entry.tcp.map_or(status.has(Status::OFFLOAD), |tcp| tcp.state == TcpState::Established),
+        Layer4::Tcp { .. } => {
+            entry.tcp.map_or_else(|| status.has(Status::OFFLOAD), |tcp| tcp.state == TcpState::Established)
+        }
         Layer4::Udp { .. } => status.has(Status::SEEN_REPLY),
         Layer4::Icmp { .. } | Layer4::Icmp6 { .. } => false,
     }

@@ -55,8 +55,10 @@ fn a_connection_of_which_explain_says_yes_goes_on_when_its_host_dies() {
     let told = out(one, &["explain", "web"]);
     assert!(told.starts_with("web: owner lb0 (this node); active here for "), "{told}");
 
+    // Asked first: without its keeper nobody knows it.
+    let worker = one.worker();
     one.signal(one.pid(), Signal::SIGKILL);
-    one.signal(one.worker(), Signal::SIGKILL);
+    one.signal(worker, Signal::SIGKILL);
     one.namespace.ip("link set front down");
     one.namespace.ip("link set back down");
     until("the other one holds it", || two.holds().then_some(()));

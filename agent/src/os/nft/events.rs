@@ -167,7 +167,8 @@ impl EventFilter {
     /// # Errors
     /// With the object named.
     pub fn remove(&mut self) -> Result<(), StepError> {
-        let former = self.former().ok().flatten().or(self.known.take());
+        let known = self.known.take();
+        let former = self.former().ok().flatten().or(known);
         // First what its record is in the table for. Unless somebody else has set it since.
         if let Some(former) = former.filter(|former| *former != ALL_TELL)
             && Setting::Events.read().is_ok_and(|now| now == ALL_TELL)

@@ -383,6 +383,7 @@ impl Sync {
                 Output::Send { peer, bytes } => {
                     self.channel.handle(now, channel::Input::SendBatch { peer, bytes: &bytes });
                     self.flush_channel(now);
+                    self.flows.reuse(bytes);
                 }
                 Output::Kernel { ticket, op } => self.kernel.push(ticket, op),
                 Output::Dump => {

@@ -195,11 +195,17 @@ fn timeline(m: &Measured) -> Vec<(f64, String)> {
         let hops: Vec<String> =
             e.hops.keys().map(|h| Node::with_address(*h).map_or_else(|| h.to_string(), Node::name)).collect();
         let hops = if hops.is_empty() { "nothing".to_owned() } else { hops.join(" ") };
-        all.push((e.at, format!("router's table: {hops}{}", match (e.changed, e.reordered) {
-            (true, _) => "",
-            (false, true) => " (in another order)",
-            (false, false) => " (as before)",
-        })));
+        all.push((
+            e.at,
+            format!(
+                "router's table: {hops}{}",
+                match (e.changed, e.reordered) {
+                    (true, _) => "",
+                    (false, true) => " (in another order)",
+                    (false, false) => " (as before)",
+                }
+            ),
+        ));
     }
     let mut state: std::collections::BTreeMap<(Node, bool), u8> = std::collections::BTreeMap::new();
     for s in &m.wire {
