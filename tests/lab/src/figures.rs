@@ -1,10 +1,10 @@
 //! The table of figures, made from results on disk and nothing else.
 
 use crate::drills::{DRILLS, Drill};
-use crate::planes;
+use crate::{bgp, planes};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -164,6 +164,7 @@ fn markdown(files: &[File]) -> String {
         );
         s += &rows;
     }
+    s += &routers(files);
     s += &others(files);
     s += &machines(files);
     s
@@ -214,9 +215,62 @@ fn others(files: &[File]) -> String {
     if s.is_empty() { s } else { format!("\n{s}") }
 }
 
-/// Where all this was measured: usually one machine and one commit.
+/// Drills before a router: a column for each, of two nodes; of what is killed the others' ways beside ours.
+fn routers(files: &[File]) -> String {
+    let units = files.iter().filter(|f| f.kind() == "bgp" && f.piece != "bgp-resilient");
+    let units = units.flat_map(|f| f.document.get("units").and_then(Value::as_array).into_iter().flatten());
+    let reports: Vec<&Value> = units.filter_map(|u| u.get("report")).collect();
+    let text = |r: &Value, key: &str| r.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let find = |drill: &str, who: &str, router: &str| {
+        reports.iter().copied().find(|r| {
+            let subject = text(r, "subject");
+            let is_of = |part: &str| subject.contains(part);
+            text(r, "scenario") == drill
+                && subject.starts_with(who)
+                && is_of(&format!("router {router} "))
+                && is_of(" 2 nodes")
+        })
+    };
+    let mut rows = String::new();
+    let mut counts = BTreeSet::new();
+    for drill in bgp::drills::DRILLS {
+        for (who, by) in
+            [("holdfast", ""), ("exabgp", ", ExaBGP and its health check"), ("gobgp", ", GoBGP and a watcher")]
+        {
+            let both = ["bird", "frr"].map(|router| find(drill.name, who, router));
+            if both.iter().all(Option::is_none) {
+                continue;
+            }
+            counts.extend(both.iter().flatten().filter_map(|r| r.get("runs")?.as_array().map(Vec::len)));
+            let mut name = format!("`{}`: {}{by}", drill.name, drill.about);
+            for (key, what) in ROUTER_FIGURES {
+                let cells = both.map(|r| cell(r, key));
+                if cells.iter().any(|cell| cell != "–") {
+                    let _ = writeln!(rows, "| {} | {what} | {} |", std::mem::take(&mut name), cells.join(" | "));
+                }
+            }
+        }
+    }
+    match (counts.first(), counts.last()) {
+        (Some(least), Some(most)) => format!(
+            "\nTwo nodes that announce a VIP to a router, {least} to {most} runs each; FRR itself waits about 60 ms before it \
+             changes its table.\n\n| drill | figure | BIRD | FRR |\n|---|---|---|---|\n{rows}"
+        ),
+        _ => String::new(),
+    }
+}
+
+/// What is shown of a drill before a router.
+const ROUTER_FIGURES: [(&str, &str); 4] = [
+    ("withdraw_ms", "withdrawn, ms"),
+    ("fib_ms", "out of the router's table, ms"),
+    ("failed_lost", "requests lost"),
+    ("fib_events", "changes of the router's table"),
+];
+
+/// Where all this was measured: usually one machine and few commits.
 fn machines(files: &[File]) -> String {
-    let mut all = BTreeSet::new();
+    let mut all: BTreeMap<String, (BTreeSet<String>, BTreeSet<String>)> = BTreeMap::new();
     for f in files {
         let text = |v: Option<&Value>| v.and_then(Value::as_str).unwrap_or("?").to_owned();
         let m = f.document.get("machine");
@@ -224,18 +278,18 @@ fn machines(files: &[File]) -> String {
         let commit: String = text(f.document.get("commit")).chars().take(12).collect();
         let dirty = if f.document.get("dirty").and_then(Value::as_bool) == Some(false) { "" } else { " with changes" };
         let cores = of("cores").and_then(Value::as_u64).unwrap_or(0);
-        all.insert(format!(
-            "{}: Linux {}, {cores} cores ({}), {}, commit {commit}{dirty}",
-            text(f.document.get("date")).chars().take(10).collect::<String>(),
-            text(of("kernel")),
-            text(of("cpu")),
-            text(of("haproxy")),
-        ));
+        let machine =
+            format!("Linux {}, {cores} cores ({}), {}", text(of("kernel")), text(of("cpu")), text(of("haproxy")));
+        let (dates, commits) = all.entry(machine).or_default();
+        dates.insert(text(f.document.get("date")).chars().take(10).collect());
+        commits.insert(format!("{commit}{dirty}"));
     }
     if all.is_empty() {
         return String::new();
     }
-    format!("\nMeasured {}.\n", all.into_iter().collect::<Vec<_>>().join("; "))
+    let list = |set: BTreeSet<String>| set.into_iter().collect::<Vec<_>>().join(", ");
+    let each = |(machine, (dates, commits))| format!("{}: {machine}, commits {}", list(dates), list(commits));
+    format!("\nMeasured {}.\n", all.into_iter().map(each).collect::<Vec<_>>().join("; "))
 }
 
 #[cfg(test)]
@@ -250,6 +304,29 @@ mod tests {
         });
         let document = json!({"piece": "x", "kind": "drill", "dirty": false, "units": [{"report": report}]});
         File { piece: "x".into(), document }
+    }
+
+    #[test]
+    fn each_router_has_a_column_and_who_else_announces_a_row() {
+        let of = |subject: &str, median: f64| {
+            let report = json!({
+                "scenario": "bgp-balancer-killed", "subject": subject, "runs": [{}],
+                "summary": {"fib_ms": {"min": 1.0, "median": median, "max": 9.0}},
+            });
+            let document = json!({"piece": "bgp", "kind": "bgp", "dirty": false, "units": [{"report": report}]});
+            File { piece: "bgp".into(), document }
+        };
+        let all = [
+            of("holdfast 1, router frr 8, 2 nodes", 64.0),
+            of("holdfast 1, router bird 2, 4 nodes", 5.0),
+            of("holdfast 1, router bird 2, 2 nodes", 4.0),
+            of("exabgp 4, router bird 2, 2 nodes", 80.0),
+        ];
+        let t = markdown(&all);
+        assert!(t.contains("| out of the router's table, ms | 4 (1–9) | 64 (1–9) |"), "{t}");
+        assert!(t.contains("ExaBGP and its health check | out of the router's table, ms | 80 (1–9) | – |"), "{t}");
+        assert_eq!(t.matches("| `bgp-").count(), 2, "{t}");
+        assert!(routers(&[]).is_empty());
     }
 
     #[test]
