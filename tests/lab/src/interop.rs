@@ -1,6 +1,7 @@
 //! The matrix of mixed pairs, and that of BGP routers: another program, `holdfast-interop`, beside this one; it prints its table itself.
 
 use crate::env::{Lacks, find_program};
+use crate::residue;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::path::Path;
@@ -46,7 +47,7 @@ pub fn run(holdfast: &Path, rounds: &Rounds) -> Result<Matrix> {
     command.arg("--holdfast").arg(holdfast).arg("--json").arg(&file);
     command.args(["--rounds", &rounds.rounds.to_string()]);
     command.args(rounds.strict.then_some("--strict")).args(rounds.baselines.then_some("--baselines"));
-    let status = command.status().with_context(|| format!("run {NAME}"))?;
+    let status = residue::run(&mut command).with_context(|| format!("run {NAME}"))?;
     let text = std::fs::read(&file).with_context(|| format!("{NAME}: {status}; it left no results"))?;
     let _gone = std::fs::remove_file(&file);
     let json: Value = serde_json::from_slice(&text)?;

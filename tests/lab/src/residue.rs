@@ -4,14 +4,21 @@
 //! Names are `hf<pid>x<random>-<node>`: the pid tells whether the run that made them still lives.
 
 use crate::netns::{DIRECTORY, Netns};
-use crate::process::{alive, kill_pid};
+use crate::process::{Pidfd, alive, kill_pid};
 use anyhow::{Context, Result};
+use rustix::process::Signal;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::sync::Mutex;
 
 /// Every prefix this process has in use, for the signal handler.
 static LIVE: Mutex<Vec<Residue>> = Mutex::new(Vec::new());
+
+/// Programs that this process waits for, and that remove what is theirs themselves.
+static PROGRAMS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+/// How long such a program may take to end when it is told to.
+const PROGRAM_ENDS: std::time::Duration = std::time::Duration::from_secs(20);
 
 /// One fabric's leftovers: all namespaces with a prefix, all processes in them, one directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,8 +98,33 @@ pub fn pid_in(name: &str) -> Option<i32> {
     pid.parse().ok()
 }
 
+/// Runs a program to its end. When this process is told to end first, so is the program.
+///
+/// # Errors
+/// It can't be started.
+pub fn run(command: &mut Command) -> Result<ExitStatus> {
+    let mut child = command.spawn()?;
+    let pid = i32::try_from(child.id()).context("pid fits an i32")?;
+    if let Ok(mut programs) = PROGRAMS.lock() {
+        programs.push(pid);
+    }
+    let status = child.wait();
+    if let Ok(mut programs) = PROGRAMS.lock() {
+        programs.retain(|other| *other != pid);
+    }
+    Ok(status?)
+}
+
+fn end_programs() {
+    let pids = PROGRAMS.lock().map(|programs| programs.clone()).unwrap_or_default();
+    let told: Vec<Pidfd> = pids.into_iter().filter_map(|pid| Pidfd::open(pid).ok()).collect();
+    told.iter().for_each(|program| drop(program.signal(Signal::TERM)));
+    told.iter().for_each(|program| drop(program.wait_ended(PROGRAM_ENDS)));
+}
+
 /// Removes everything registered by this process.
 pub fn remove_all() {
+    end_programs();
     let all = LIVE.lock().map(|l| l.clone()).unwrap_or_default();
     all.iter().for_each(Residue::remove);
 }
@@ -148,6 +180,23 @@ pub fn clean() -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_is_told_to_end_and_its_end_is_waited_for() {
+        let ready = std::env::temp_dir().join(format!("holdfast-lab-program-{}", std::process::id()));
+        let mut command = Command::new("sh");
+        // Its own child goes with it, or it would hold the pipe of this test.
+        command.args(["-c", "trap 'kill $!; exit 7' TERM; sleep 60 & : >\"$0\"; wait"]).arg(&ready);
+        let program = std::thread::spawn(move || run(&mut command));
+        let begun = || PROGRAMS.lock().expect("no panic").clone();
+        while begun().is_empty() || !ready.exists() {
+            std::thread::yield_now();
+        }
+        std::fs::remove_file(ready).expect("it is there");
+        end_programs();
+        assert_eq!(program.join().expect("no panic").expect("it runs").code(), Some(7));
+        assert!(begun().is_empty());
+    }
 
     #[test]
     fn only_names_we_made_carry_a_pid() {
