@@ -4,7 +4,7 @@
 //! `with_off` on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of this crate's guards.
-pub const NAMES: [&str; 14] = [
+pub const NAMES: [&str; 15] = [
     "ttl-check",
     "checksum",
     "last-advert-of-the-loser",
@@ -19,6 +19,7 @@ pub const NAMES: [&str; 14] = [
     "lead-leg-tie-break",
     "checksum-auto",
     "follow-the-better",
+    "outranked",
 ];
 
 /// Whether the guard of this name is switched off.

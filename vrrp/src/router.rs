@@ -234,13 +234,19 @@ impl Router {
             self.rose_at = Some(now);
         }
         self.set_priority(priority);
-        // The peers compare with what they last heard of us, so they hear it now. While listening after a stall the
-        // next advert carries it. In Backup the deadline follows from the priority by itself.
-        if let Phase::Active(active) = &mut self.phase
-            && !active.listening
-        {
-            active.advert_at = now + self.config.interval.duration();
-            self.send_advert();
+        match &mut self.phase {
+            // The peers compare with what they last heard of us, so they hear it now. While listening after a stall the
+            // next advert carries it.
+            Phase::Active(active) if !active.listening => {
+                active.advert_at = now + self.config.interval.duration();
+                self.send_advert();
+            }
+            // The deadline follows from the priority by itself.
+            Phase::Backup(backup) => {
+                let backup = *backup;
+                self.compare_again(backup);
+            }
+            Phase::Active(_) | Phase::Initialize => {}
         }
     }
 

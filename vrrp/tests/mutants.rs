@@ -16,7 +16,7 @@ use holdfast_vrrp::{Family, Input, Output, Router, RouterConfig, State, Transpor
 /// A guard's name, and the behaviour that it stands for.
 type Check = (&'static str, fn() -> bool);
 
-const CHECKS: [Check; 14] = [
+const CHECKS: [Check; 15] = [
     ("ttl-check", a_packet_from_beyond_the_segment_is_refused),
     ("checksum", a_packet_with_a_flipped_bit_is_refused),
     ("last-advert-of-the-loser", the_winner_of_a_healed_partition_announces_again),
@@ -31,6 +31,7 @@ const CHECKS: [Check; 14] = [
     ("lead-leg-tie-break", equals_are_decided_on_one_leg_only),
     ("checksum-auto", a_peer_is_answered_in_its_own_checksum),
     ("follow-the-better", the_last_word_of_a_loser_does_not_hide_its_winner),
+    ("outranked", who_is_better_again_was_heard_when_it_was_heard),
 ];
 
 #[test]
@@ -214,4 +215,19 @@ fn the_last_word_of_a_loser_does_not_hide_its_winner() -> bool {
         router.handle(at + ms(600), Input::Timer);
     }
     router.state() == State::Backup
+}
+
+/// About to preempt one of 200, it falls below it: the down time counts from what was heard last.
+fn who_is_better_again_was_heard_when_it_was_heard() -> bool {
+    let zero = time_zero();
+    let mut router = Router::new(config(cs(100), true), zero);
+    start(&mut router, zero, host(1), 254);
+    let at = |time| zero + ms(time);
+    router.handle(at(2_900), heard(host(2), &advert(200, 100)));
+    router.handle(at(2_950), Input::Priority(prio(100)));
+    // 3.6 s since the start: the timer of the start. 6.5 s: that of the advert.
+    router.handle(at(3_700), Input::Timer);
+    let waits = router.state() == State::Backup;
+    router.handle(at(6_600), Input::Timer);
+    waits && router.state() == State::Active
 }

@@ -62,6 +62,16 @@ impl Router {
         self.phase = Phase::Backup(next);
     }
 
+    /// Our priority has changed. Beyond the RFC, which compares only when it hears: an Active that we were about to preempt
+    /// and aren't better than any more has been heard when it was heard. Else the timer, which has run on since long
+    /// before, would end too soon, for one that may be well.
+    pub(super) fn compare_again(&mut self, backup: Backup) {
+        let heard = backup.lower.filter(|lower| lower.at >= backup.armed_at && matches!(backup.wait, Wait::ActiveDown));
+        if let Some(heard) = heard.filter(|heard| self.gives_way_to(*heard) && !mutants::off("outranked")) {
+            self.advert_in_backup(heard, Backup { lower: None, ..backup });
+        }
+    }
+
     fn gives_way_to(&self, heard: Heard) -> bool {
         if heard.priority >= self.priority {
             return true;
