@@ -118,8 +118,12 @@ pub fn run(command: &mut Command) -> Result<ExitStatus> {
 fn end_programs() {
     let pids = PROGRAMS.lock().map(|programs| programs.clone()).unwrap_or_default();
     let told: Vec<Pidfd> = pids.into_iter().filter_map(|pid| Pidfd::open(pid).ok()).collect();
-    told.iter().for_each(|program| drop(program.signal(Signal::TERM)));
-    told.iter().for_each(|program| drop(program.wait_ended(PROGRAM_ENDS)));
+    for program in &told {
+        let _gone = program.signal(Signal::TERM);
+    }
+    for program in &told {
+        let _late = program.wait_ended(PROGRAM_ENDS);
+    }
 }
 
 /// Removes everything registered by this process.
