@@ -86,6 +86,19 @@ fn the_delay_begins_anew_with_each_rise_of_the_priority() {
 }
 
 #[test]
+fn a_rise_without_a_delay_puts_no_preemption_off() {
+    let now = time_zero();
+    let mut router = Router::new(config(cs(100), true), now);
+    start(&mut router, now, host(1), 200);
+    router.handle(now + ms(2_900), heard(host(2), &advert_on(&leg(), 100, cs(100))));
+    router.handle(now + ms(2_950), Input::Priority(prio(254)));
+    let down = router.active_down();
+    assert_eq!(router.poll_timeout(), Some(now + down), "the timer of the start runs on");
+    router.handle(now + down, Input::Timer);
+    assert_eq!(router.state(), State::Active);
+}
+
+#[test]
 fn the_end_of_the_delay_can_be_looked_up() {
     let now = time_zero();
     let mut router = Router::new(delayed(30), now);

@@ -63,8 +63,8 @@ impl Router {
     }
 
     /// Our priority has changed. Beyond the RFC, which compares only when it hears: an Active that we were about to preempt
-    /// and aren't better than any more has been heard when it was heard. Else the timer, which has run on since long
-    /// before, would end too soon, for one that may be well.
+    /// and no longer may (we fell below it, or `preempt_delay` began anew) has been heard when it was heard. Else the
+    /// timer, which has run on since long before, would end too soon, for one that may be well.
     pub(super) fn compare_again(&mut self, backup: Backup) {
         let heard = backup.lower.filter(|lower| lower.at >= backup.armed_at && matches!(backup.wait, Wait::ActiveDown));
         if let Some(heard) = heard.filter(|heard| self.gives_way_to(*heard) && !mutants::off("outranked")) {
@@ -84,8 +84,9 @@ impl Router {
         if self.priority == Priority::OWNER {
             return false;
         }
-        let delayed = self.preempts_from().is_some_and(|from| heard.at < from) && !mutants::off("preempt-delay");
-        !self.config.preempt || delayed
+        // Without a delay a rise of ours counts nothing as too early, though it was heard before.
+        let delayed = !self.config.preempt_delay.is_zero() && self.preempts_from().is_some_and(|from| heard.at < from);
+        !self.config.preempt || delayed && !mutants::off("preempt-delay")
     }
 
     pub(super) fn on_down_timer(&mut self, now: Instant, backup: Backup) {
