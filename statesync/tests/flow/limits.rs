@@ -3,7 +3,7 @@
 use crate::heal::{assert_heals, pair};
 use crate::kernel::Kernel;
 use crate::sim::{MS, SECOND, SHARED, Sim, TCP_LIFE, VIP};
-use holdfast_statesync::ct::{Event, EventKind, SynProxy};
+use holdfast_statesync::ct::{Entry, Event, EventKind, SequenceAdjustment, SynProxy};
 use holdfast_statesync::flow::{Class, Elected, Event as Told, Input, NotReplicated, Why};
 
 #[test]
@@ -101,11 +101,11 @@ fn what_cant_be_replicated_is_counted_and_told_apart() {
     let flows = sim.flows(0);
     assert_eq!(flows.why_not(&entry), None);
 
-    let local = holdfast_statesync::ct::Entry { reply: entry.original.inverse().expect("TCP has one"), ..entry };
+    let local = Entry { reply: entry.original.inverse().expect("TCP has one"), ..entry };
     let proxy = SynProxy { initial_sequence: 1, initial_timestamp: 2, timestamp_offset: 3 };
-    let odd = holdfast_statesync::ct::Entry { syn_proxy: Some(proxy), ..entry };
-    let young = holdfast_statesync::ct::Entry { status: Some(Default::default()), ..entry };
-    let foreign = holdfast_statesync::ct::Entry { original: entry.reply, ..entry };
+    let odd = Entry { syn_proxy: Some(proxy), ..entry };
+    let young = Entry { status: Some(Default::default()), ..entry };
+    let foreign = Entry { original: entry.reply, ..entry };
     let cases = [
         (local, NotReplicated::Proxied),
         (odd, NotReplicated::NotCarried),
@@ -119,6 +119,24 @@ fn what_cant_be_replicated_is_counted_and_told_apart() {
     let counters = sim.counters(0);
     assert_eq!((counters.proxied, counters.not_carried, counters.not_for_vips), (1, 1, 1));
     assert_eq!(sim.flows(0).records(), 0);
+}
+
+#[test]
+fn an_inserted_entry_tells_of_proxy_and_shift_by_zeros_and_is_replicated_all_the_same() {
+    let mut sim = pair(5, 0);
+    let client = sim.next_client(VIP, false);
+    assert!(sim.nodes[0].kernel.open(sim.now, client.original, client.reply, TCP_LIFE, true));
+    let plain = Kernel::entry(&sim.nodes[0].kernel.flows[&client.key()], sim.now);
+    let (proxy, shift) = (SynProxy::default(), SequenceAdjustment::default());
+    let zeros = Entry { syn_proxy: Some(proxy), sequence_adjustment: [Some(shift), Some(shift)], ..plain };
+    assert_eq!(sim.flows(0).why_not(&zeros), None);
+    let odd = [
+        Entry { syn_proxy: Some(SynProxy { timestamp_offset: 1, ..proxy }), ..zeros },
+        Entry { sequence_adjustment: [Some(shift), Some(SequenceAdjustment { offset_after: -1, ..shift })], ..zeros },
+    ];
+    for entry in odd {
+        assert_eq!(sim.flows(0).why_not(&entry), Some(NotReplicated::NotCarried), "{entry:?}");
+    }
 }
 
 #[test]
