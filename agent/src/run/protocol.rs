@@ -204,9 +204,7 @@ impl Protocol {
         loop {
             poll_fn(|cx| self.poll_turn(cx)).await;
             if self.outputs.stopped {
-                if let Some(sync) = &mut self.outputs.sync {
-                    sync.clear(CLEAR_FLOWS).await;
-                }
+                self.clear_flows().await;
                 self.goodbye().await;
                 return Ended::Clean;
             }
@@ -225,6 +223,16 @@ impl Protocol {
                 tokio::task::yield_now().await;
             }
         }
+    }
+
+    /// Beats on meanwhile: the keeper takes silence for a hang, and many replicas take longer than it waits.
+    async fn clear_flows(&mut self) {
+        let Some(mut sync) = self.outputs.sync.take() else { return };
+        sync.clear(CLEAR_FLOWS, self.beat_every, || {
+            self.beat(Instant::now());
+            self.outputs.keeper.flush();
+        })
+        .await;
     }
 
     async fn goodbye(&mut self) {

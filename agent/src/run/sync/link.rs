@@ -7,7 +7,7 @@ use holdfast_node::sync::{SyncEvent, SyncWord};
 use holdfast_statesync::flow::{self, Elected};
 use std::collections::BTreeMap;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 /// What the sync thread is told and hasn't read. Full → the last of each VIP waits on the protocol thread's side.
@@ -91,15 +91,22 @@ impl SyncLink {
         }
     }
 
-    /// Has the thread remove the replicas, and end; waits for it, for no longer than this.
-    pub(in crate::run) async fn clear(&mut self, limit: Duration) {
+    /// Has the thread remove the replicas, and end; waits for it, for no longer than `limit`, and beats that often.
+    pub(in crate::run) async fn clear(&mut self, limit: Duration, every: Duration, mut beat: impl FnMut()) {
         // Full: it is stuck, and won't do it.
         if self.orders.try_send(Order::Clear).is_err() {
             return;
         }
-        let ended = async { while self.words.recv().await.is_some() {} };
-        // Else the replicas go with their lease.
-        let _ = tokio::time::timeout(limit, ended).await;
+        let until = Instant::now() + limit;
+        loop {
+            beat();
+            let ended = async { while self.words.recv().await.is_some() {} };
+            let pause = until.saturating_duration_since(Instant::now()).min(every);
+            // Not within the limit: the replicas go with their lease.
+            if tokio::time::timeout(pause, ended).await.is_ok() || Instant::now() >= until {
+                return;
+            }
+        }
     }
 
     /// The next event for the journal.
@@ -185,5 +192,33 @@ mod tests {
         assert!(link.waiting.is_empty());
         let mut cx = Context::from_waker(std::task::Waker::noop());
         assert!(link.poll_word(&mut cx).is_pending() && link.poll_word(&mut cx).is_pending());
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_the_replicas_to_go_beats_until_they_are_gone() {
+        let (mut link, ends) = link(&[0]);
+        let mut ends = Some(ends);
+        let mut beats = 0;
+        let beat = || {
+            beats += 1;
+            if let Some(ends) = ends.as_mut().filter(|_| beats == 1) {
+                assert_eq!(ends.orders.try_recv(), Ok(Order::Clear));
+            }
+            // The thread ends.
+            if beats == 5 {
+                ends = None;
+            }
+        };
+        link.clear(Duration::from_secs(60), Duration::from_millis(1), beat).await;
+        assert_eq!(beats, 5);
+    }
+
+    #[tokio::test]
+    async fn a_thread_that_does_not_end_is_waited_for_until_the_limit() {
+        let (mut link, _ends) = link(&[0]);
+        let limit = Duration::from_millis(20);
+        let begun = Instant::now();
+        link.clear(limit, Duration::from_secs(60), || ()).await;
+        assert!(begun.elapsed() >= limit);
     }
 }
