@@ -53,7 +53,7 @@ pub(super) fn read(
             value.refuse("has no peers", accepted, sink);
         }
         None => {}
-        Some(cluster) => peers(&value, node, cluster, sink),
+        Some(_) => {}
     }
     let default = mode(&table, sink);
     let listen = flat(table.get("listen").map(|value| listen(&value, cluster, sink)));
@@ -64,6 +64,9 @@ pub(super) fn read(
         usize::try_from(read).ok()
     });
     let mark = mark(&table, sink);
+    if let Some(cluster) = cluster {
+        peers(&value, node, cluster, mark.unwrap_or_default(), sink);
+    }
     let filters = [("kernel", SyncFilter::Kernel), ("user", SyncFilter::User)];
     let filter = table.get("filter").map_or(Some(SyncFilter::Kernel), |value| word(&value, &filters, sink));
     let listed = table.require("vips", ACCEPTED, sink).and_then(|v| listed(&v, default.flatten(), vips, sink));
@@ -72,8 +75,8 @@ pub(super) fn read(
     Some(Some(SyncRead { vips, listen, lease: lease?, max_flows: max_flows?, mark: mark?, filter: filter? }))
 }
 
-/// What numbers are made of names must tell the nodes apart.
-fn peers(value: &Value<'_>, node: Option<&(Name, Place)>, cluster: &ClusterRead, sink: &mut Sink) {
+/// What numbers are made of names must tell the nodes apart, in as many bits as the mark has for them.
+fn peers(value: &Value<'_>, node: Option<&(Name, Place)>, cluster: &ClusterRead, mark: SyncMark, sink: &mut Sink) {
     if cluster.peers.len() > SYNC_PEERS_MAX {
         let what = format!("has {} peers", cluster.peers.len());
         value.refuse(&what, &format!("at most {SYNC_PEERS_MAX} [[cluster.peer]] sections"), sink);
@@ -85,10 +88,11 @@ fn peers(value: &Value<'_>, node: Option<&(Name, Place)>, cluster: &ClusterRead,
     }
     let mut ids: HashMap<NodeId, &Name> = HashMap::new();
     let mut tags: HashMap<u32, &Name> = HashMap::new();
+    let tag = Tag { shift: mark.shift, bits: mark.bits };
     let all = node.into_iter().chain(cluster.peers.iter().filter_map(|peer| peer.name.as_ref()));
     for (name, place) in all {
         let id = NodeId::of_name(name.as_str());
-        let first = ids.get(&id).or_else(|| tags.get(&Tag::default().of(id))).filter(|first| **first != name);
+        let first = ids.get(&id).or_else(|| tags.get(&tag.of(id))).filter(|first| **first != name);
         if let Some(first) = first {
             let what =
                 format!("`{name}` and `{first}` have the same number in flow replication (it is made of the name)");
@@ -97,7 +101,7 @@ fn peers(value: &Value<'_>, node: Option<&(Name, Place)>, cluster: &ClusterRead,
             return;
         }
         ids.insert(id, name);
-        tags.insert(Tag::default().of(id), name);
+        tags.insert(tag.of(id), name);
     }
 }
 
