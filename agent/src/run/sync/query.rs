@@ -1,7 +1,7 @@
 //! What can be asked of the thread that replicates flows, and what it answers.
 //!
-//! A question crosses over a bounded queue, and the answer is made between two turns: never more than a bounded part of
-//! the table is looked at at once.
+//! A question crosses over a bounded queue, and the answer is made between two turns. The longest one is a list, which may
+//! have to look at every flow: no more than the table may hold.
 
 use holdfast_node::sync::{NotReady, Why};
 use holdfast_statesync::ct::{Layer4, Tuple, Zone};
