@@ -9,13 +9,24 @@ mod netns;
 mod told;
 
 use fabric::{Pair, patient, speaks};
+use holdfast::os::ct::Removals;
 use holdfast_statesync::ct::{Status, TcpState};
 use holdfast_statesync::flow::{NodeId, Tag};
-use netns::{PATIENCE, skipped, until};
+use netns::{skipped, until};
 use nix::sys::signal::Signal;
+use std::net::TcpStream;
 use std::time::Duration;
 
 const MASK: u32 = 0xff00_0000;
+
+/// A pair, and a connection of which the second host has a replica.
+fn replicated() -> (Pair, (TcpStream, TcpStream, u16)) {
+    let pair = Pair::started("");
+    let (mut near, mut far, port) = pair.connect();
+    assert!(speaks(&mut near, &mut far));
+    until("the replica is there", || pair.hosts[1].flow(port));
+    (pair, (near, far, port))
+}
 
 #[test]
 fn a_flow_through_one_host_is_a_replica_in_the_other_until_it_ends() {
@@ -62,10 +73,7 @@ fn a_flow_that_ends_ends_at_the_peer_too() {
     if skipped() {
         return;
     }
-    let pair = Pair::started("");
-    let (mut near, mut far, port) = pair.connect();
-    assert!(speaks(&mut near, &mut far));
-    until("the replica is there", || pair.hosts[1].flow(port));
+    let (pair, (_near, _far, port)) = replicated();
     // The owner's kernel forgets it (conntrack -D is the operator's; the same event as of a timeout).
     let gone = pair.hosts[0].namespace.exec(&format!("conntrack -D -p tcp --orig-port-src {port}"));
     assert!(gone.contains("ESTABLISHED"), "{gone}");
@@ -77,10 +85,7 @@ fn what_somebody_deletes_from_a_replica_comes_back_and_the_owner_loses_nothing()
     if skipped() {
         return;
     }
-    let pair = Pair::started("");
-    let (mut near, mut far, port) = pair.connect();
-    assert!(speaks(&mut near, &mut far));
-    until("the replica is there", || pair.hosts[1].flow(port));
+    let (pair, (mut near, mut far, port)) = replicated();
     pair.hosts[1].namespace.exec("conntrack -F");
     until("it is there again", || pair.hosts[1].flow(port));
     assert!(pair.hosts[0].flow(port).is_some(), "deletes don't travel backwards");
@@ -92,18 +97,14 @@ fn a_worker_that_is_killed_or_replaced_leaves_all_flows_and_knows_them_again() {
     if skipped() {
         return;
     }
-    let pair = Pair::started("");
-    let (mut near, mut far, port) = pair.connect();
-    assert!(speaks(&mut near, &mut far));
-    until("the replica is there", || pair.hosts[1].flow(port));
-    let watched = pair.hosts[1].namespace.enter(|| holdfast::os::ct::Removals::open(1 << 20).expect("opens"));
-    let mut watched = watched;
+    let (pair, (mut near, mut far, port)) = replicated();
+    let mut watched = pair.hosts[1].namespace.enter(|| Removals::open(1 << 20).expect("opens"));
     for host in &pair.hosts {
         let worker = host.worker();
         host.signal(worker, Signal::SIGKILL);
         until("another one runs", || (host.worker() != worker).then_some(()));
-        let upgrade = host.holdfast(&["upgrade"]);
-        let _ = upgrade;
+        // Refused until that one has begun.
+        until("and is replaced", || host.holdfast(&["upgrade"]).status.success().then_some(()));
     }
     // In sync again: what happens now arrives.
     until("both say so again", || {
@@ -137,5 +138,4 @@ fn a_planned_move_breaks_no_flow_and_a_clean_stop_leaves_the_host_as_it_was() {
     assert_eq!(pair.hosts[0].events_setting(), before[0].or(Some(2)));
     assert!(!pair.hosts[0].tables().contains("holdfast"), "{}", pair.hosts[0].tables());
     assert!(pair.hosts[1].flow(port).is_some());
-    let _ = PATIENCE;
 }
