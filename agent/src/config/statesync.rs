@@ -81,9 +81,10 @@ fn peers(value: &Value<'_>, node: Option<&(Name, Place)>, cluster: &ClusterRead,
         let what = format!("has {} peers", cluster.peers.len());
         value.refuse(&what, &format!("at most {SYNC_PEERS_MAX} [[cluster.peer]] sections"), sink);
     }
-    for (address, place) in cluster.peers.iter().filter_map(|peer| peer.address.as_ref()) {
+    let addresses = cluster.peers.iter().filter_map(|peer| peer.address.as_ref());
+    for (address, place) in cluster.listen.iter().chain(addresses) {
         if address.port() == u16::MAX {
-            sink.at(place, "leaves no port for the peer's flow lanes, which use port + 1");
+            sink.at(place, "leaves no port for the flow lanes, which use port + 1");
         }
     }
     let mut ids: HashMap<NodeId, &Name> = HashMap::new();
