@@ -22,6 +22,7 @@ pub use probe::{
     Canary, Check, Datagram, Endpoint, File, GatewayMethod, Group, GroupMember, Http, HttpMethod, Payload, Probe,
     ProxyVersion, Stream, Tls,
 };
+pub(crate) use statesync::sync_mode_text;
 pub use statesync::{SYNC_PEERS_MAX, SYNC_VIPS_MAX, StateSync, SyncFilter, SyncMark, SyncMode, SyncVip};
 pub use vip::{AnnounceConfig, Leg, Member, Partition, Route, Rule, Track, Tracked, Vip, VipAddress, VrrpConfig};
 

@@ -153,7 +153,8 @@ pub enum Kind {
     ConntrackLost { dropped: u64, early_dropped: u64, why: String },
     /// It will be full if as many new connections come as now. `rate`: in a second; `forecast`: entries in the end.
     ConntrackForecast { full_in_s: u64, rate: u64, forecast: u64, limit: u64 },
-    /// This node took a VIP though not all of its flows were known to be here: it had waited for them.
+    /// This node took a VIP though not all of its flows were known to be here: it had waited for them,
+    /// if that could be of use.
     PromotedUnsynced { vip: String, why: String, waited_ms: u64 },
     /// It gave one away though not all of its flows were known to be at the peer.
     MovedUnsynced { vip: String, peer: String, why: String },

@@ -10,7 +10,7 @@ use crate::rng::SimRng;
 use holdfast_node::config::VipId;
 use holdfast_node::io::{Input, Step};
 use holdfast_node::journal::Kind;
-use holdfast_node::sync::{Direction, Elected, GATE, NotReady, SyncPeerWord, SyncVipWord, SyncWord, WORD_MAX, Why};
+use holdfast_node::sync::{Direction, GATE, NotReady, SyncPeerWord, SyncVipWord, SyncWord, WORD_MAX, Why};
 use holdfast_statesync::channel::PeerId;
 use std::time::{Duration, Instant};
 
@@ -34,8 +34,6 @@ pub struct Flows {
     ready_until: Option<Instant>,
     /// The role epoch that a new worker took up: no address waits in it.
     resumed: Option<u64>,
-    /// Whose the unit is, as it was told.
-    pub elected: Option<Elected>,
 }
 
 impl Flows {

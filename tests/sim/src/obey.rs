@@ -97,11 +97,7 @@ impl Cluster {
                 self.look_at_plane(i);
                 None
             }
-            Output::RunHook { .. } | Output::State { .. } => None,
-            Output::Elected { elected, .. } => {
-                self.hosts[i].flows.elected = Some(elected);
-                None
-            }
+            Output::RunHook { .. } | Output::State { .. } | Output::Elected { .. } => None,
             Output::Bgp { .. } | Output::BgpSession { .. } | Output::Bfd(_) | Output::Replace => None,
             Output::Stopped => {
                 self.stopped(i);

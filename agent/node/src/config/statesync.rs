@@ -69,11 +69,16 @@ pub enum SyncFilter {
 }
 
 fn mode<S: Serializer>(mode: &SyncMode, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&sync_mode_text(*mode))
+}
+
+/// For people, and in JSON.
+pub(crate) fn sync_mode_text(mode: SyncMode) -> String {
     match mode {
-        SyncMode::Assured => serializer.serialize_str("assured"),
-        SyncMode::Syn => serializer.serialize_str("syn"),
-        SyncMode::After(after) => serializer.serialize_str(&format!("after {} ms", after.as_millis())),
-        SyncMode::Off => serializer.serialize_str("off"),
+        SyncMode::Assured => "assured".to_owned(),
+        SyncMode::Syn => "syn".to_owned(),
+        SyncMode::After(after) => format!("after {} ms", after.as_millis()),
+        SyncMode::Off => "off".to_owned(),
     }
 }
 
@@ -88,10 +93,5 @@ impl StateSync {
             mark: SyncMark::default(),
             filter: SyncFilter::default(),
         }
-    }
-
-    /// A unit's place in [`Self::vips`].
-    pub fn place(&self, vip: VipId) -> Option<usize> {
-        self.vips.iter().position(|sync| sync.vip == vip)
     }
 }

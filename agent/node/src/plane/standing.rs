@@ -379,12 +379,11 @@ impl Judge<'_> {
         // Better ones that the channel doesn't reach preempt it; those that are full don't.
         let priority = Priority::from_wire(u8::try_from(LEAST).unwrap_or(u8::MAX)).min(self.vip.vrrp.priority);
         let behind = Participation::Run { priority };
-        if best.is_some() && self.flushes(best.as_slice(), reasons) {
-            return (stays, None);
-        }
         if let Some(peer) = best {
             let leave = self.hand_over(peer, reasons);
-            return (behind, leave);
+            // Who doesn't go now waits for nothing: it would begin to wait again and again.
+            let waits = leave.is_some() && self.flushes(&[peer], reasons);
+            return if waits { (stays, None) } else { (behind, leave) };
         }
         *fail_open = true;
         self.nobody_better(reasons);

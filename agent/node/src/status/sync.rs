@@ -1,6 +1,6 @@
 //! What the status says of the replication of flows: per peer and direction, and per VIP.
 
-use crate::config::SyncMode;
+use crate::config::sync_mode_text;
 use crate::io::age_ms;
 use crate::node::Node;
 use crate::sync::{Direction, Elected, Why, why_text};
@@ -90,7 +90,7 @@ pub(super) fn of(node: &Node, now: Instant) -> Option<SyncStatus> {
         let missing = view.ready(sync.vip, now).err();
         SyncVipStatus {
             name: node.vip_name(sync.vip),
-            mode: mode_text(sync.mode),
+            mode: sync_mode_text(sync.mode),
             ready: missing.is_none(),
             why: missing.map(|missing| missing.text(|peer| node.peer_name(peer))),
             owner: match node.run(sync.vip).elected {
@@ -127,15 +127,6 @@ fn direction(direction: &Direction, now: Instant) -> SyncDirection {
         since_ms: age_ms(now, direction.since),
         compared_ms: direction.equal_at.map(|at| age_ms(now, at)),
         behind: u64::try_from(direction.behind).unwrap_or(u64::MAX),
-    }
-}
-
-fn mode_text(mode: SyncMode) -> String {
-    match mode {
-        SyncMode::Assured => "assured".to_owned(),
-        SyncMode::Syn => "syn".to_owned(),
-        SyncMode::After(after) => format!("after {} ms", after.as_millis()),
-        SyncMode::Off => "off".to_owned(),
     }
 }
 

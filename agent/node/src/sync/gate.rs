@@ -1,7 +1,8 @@
 //! When a VIP with replicated flows may come here, and when it may go.
 //!
 //! - Flows before addresses: one that becomes the owner adds the addresses, and tells routers of them, when all flows that
-//!   peers have are in its kernel (DESIGN section 4, 4); after [`GATE`] it does so all the same, and says so.
+//!   peers have are in its kernel (DESIGN section 4, 4); after [`GATE`] it does so all the same, and says so. Where
+//!   nothing can come, it doesn't wait.
 //! - Who doesn't have them stands behind those who do, so it preempts no owner.
 //! - A planned move waits, as long as that, until all of ours is at the peer that takes it.
 //! - The sync thread is told whose each VIP is.
@@ -132,11 +133,21 @@ impl Node {
 
     /// A unit has become ours: its addresses wait if flows are missing.
     pub(crate) fn close_gate(&mut self, now: Instant, id: VipId, event: Option<u64>) {
-        let Some(sync) = &self.world.sync else { return };
-        if sync.ready(id, now).is_ok() || mutants::off("flows-before-address") {
-            return;
+        let missing = self.world.sync.as_ref().and_then(|sync| sync.ready(id, now).err());
+        match missing.filter(|_| !mutants::off("flows-before-address")) {
+            Some(missing) if missing.may_end() => {
+                self.view_mut(id).flows.gate = Some(Gate { since: now, until: now + GATE, event });
+            }
+            Some(missing) => self.promoted_unsynced(now, id, &Gate { since: now, until: now, event }, &missing),
+            None => {}
         }
-        self.view_mut(id).flows.gate = Some(Gate { since: now, until: now + GATE, event });
+    }
+
+    fn promoted_unsynced(&mut self, now: Instant, id: VipId, gate: &Gate, missing: &Unready) {
+        let why = missing.text(|peer| self.peer_name(peer));
+        let waited_ms = crate::io::age_ms(now, gate.since);
+        self.count("promoted_unsynced");
+        self.event(now, gate.event, Kind::PromotedUnsynced { vip: self.vip_name(id), why, waited_ms });
     }
 
     pub(crate) fn open_gate(&mut self, id: VipId) {
@@ -177,11 +188,9 @@ impl Node {
             let Some(gate) = flows.gate.filter(|gate| gate.until <= now) else { continue };
             self.open_gate(id);
             let sync = self.world.sync.as_ref();
-            let Some(unready) = sync.and_then(|sync| sync.ready(id, now).err()) else { continue };
-            let why = unready.text(|peer| self.peer_name(peer));
-            let waited_ms = crate::io::age_ms(now, gate.since);
-            self.count("promoted_unsynced");
-            self.event(now, gate.event, Kind::PromotedUnsynced { vip: self.vip_name(id), why, waited_ms });
+            if let Some(missing) = sync.and_then(|sync| sync.ready(id, now).err()) {
+                self.promoted_unsynced(now, id, &gate, &missing);
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use super::guards::{Verdict, expect};
 use super::lab::*;
 use crate::config::{Config, StateSync, SyncFilter, SyncMode, SyncVip};
-use crate::io::{Answer, FlowEvents, FlowFilter, Input, Output, Request, Step};
+use crate::io::{Answer, FlowEvents, FlowFilter, Input, Output, Step};
 use crate::journal::Kind;
 use crate::sync::{Direction, Elected, GATE, NotReady, SyncEvent, SyncPeerWord, SyncVipWord, SyncWord, Why};
 use holdfast_statesync::channel::PeerId;
@@ -182,6 +182,41 @@ fn an_address_waits_no_longer_than_150_ms_and_it_is_said_what_was_missing() {
         let cause = lab.hosts[1].events.iter().find(|(_, event)| Some(event.id) == cause).expect("its cause");
         assert!(matches!(&cause.1.kind, Kind::VipState { to, .. } if to == "active"));
     }
+}
+
+#[test]
+fn an_address_waits_for_nothing_where_no_flows_can_come_and_it_is_said() {
+    let mut lab = pair();
+    let word = SyncWord { trouble: Some("no CAP_NET_ADMIN".to_owned()), ..well(&lab) };
+    say(&mut lab, 1, word);
+    let since = lab.at();
+    lab.crash(0);
+    lab.run(ms(1_000));
+    let (active, added) = taken(&lab, 1, since);
+    assert!(active.is_some() && active == added, "{active:?} {added:?}");
+    let said =
+        |kind: &Kind| matches!(kind, Kind::PromotedUnsynced { why, waited_ms: 0, .. } if why == "no CAP_NET_ADMIN");
+    assert!(lab.has(1, said), "{}", lab.story());
+}
+
+#[test]
+fn a_sick_owner_waits_for_flows_before_it_leaves_for_a_better_one() {
+    let mut lab = pair();
+    lab.hosts[0].probes = Probes::Status;
+    let left = |lab: &Lab| lab.node(0).world().vips[0].state == State::Backup;
+    let waits = |lab: &Lab| lab.node(0).status(lab.now).vips[0].reasons.join("; ").contains("waits before it is given");
+    let until = lab.now + ms(3_000);
+    while !waits(&lab) {
+        assert!(lab.now < until && !left(&lab), "{}", lab.story());
+        let word = under_way(&lab);
+        say(&mut lab, 0, word);
+        lab.run(ms(10));
+    }
+    let since = lab.at();
+    lab.until(ms(1_000), left);
+    assert!((GATE - ms(11)..=GATE).contains(&(lab.at() - since)), "{:?}", lab.at() - since);
+    lab.run(ms(500));
+    assert_eq!(lab.owners(), [1]);
 }
 
 #[test]
@@ -427,20 +462,7 @@ fn a_sync_thread_that_cannot_work_is_a_fault_and_its_end_is_told() {
     assert!(status.warnings.iter().any(|w| w.text == "no flows are replicated: no CAP_NET_ADMIN"), "{status:?}");
     assert_eq!(status.sync.as_ref().map(|sync| sync.vips[0].ready), Some(false));
     // Waiting is of no use then.
-    lab.feed(
-        0,
-        Input::Operator {
-            token: 9,
-            request: Request::Drain {
-                reason: String::new(),
-                who: "uid 0".to_owned(),
-                at_unix_ms: 1,
-                deadline: ms(10_000),
-                force: vec![],
-                dry_run: false,
-            },
-        },
-    );
+    lab.drain(0, &[], false);
     assert_eq!(lab.node(0).world().vips[0].state, State::Backup);
     let word = well(&lab);
     say(&mut lab, 0, word);
