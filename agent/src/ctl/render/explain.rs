@@ -136,8 +136,9 @@ fn verdict(explained: &Explained) -> Verdict {
             "NO",
             "it ends on this host: the connection's state is in the balancer's process, where no replica can have it",
             Some(
-                "let it end before the host goes (`holdfast drain`), and bring its client back to the same backend by a \
-                 stick table or cookie of the balancer; a balancer of kind \"nft\" forwards, and its flows survive",
+                "bring its client back to the same backend by a stick table or cookie of the balancer, and take the host out \
+                 when few are open (`holdfast drain` counts what breaks); a balancer of kind \"nft\" forwards, and its \
+                 flows survive",
             ),
         ),
         Standing::NotCarried => plain(
