@@ -1,11 +1,11 @@
 //! The balancer behind the VIP: HAProxy when installed, else nftables NAT, else the lab's own forwarder.
 
 use crate::env::{Lacks, find_program};
-use crate::fabric::{BACKEND_PORT, BACKENDS, Fabric, Lb};
+use crate::fabric::{BACKEND_PORT, BACKENDS, Fabric, Lb, nft};
 use anyhow::{Context, Result, bail};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Which balancer a run uses; the report says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -96,14 +96,7 @@ impl Kind {
             std::fs::write("/proc/sys/net/ipv4/conf/all/route_localnet", "1")?;
             Ok(())
         })?;
-        let mut child = ns.command("nft").args(["-f", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-        std::io::Write::write_all(child.stdin.as_mut().context("stdin was asked for")?, script.as_bytes())?;
-        drop(child.stdin.take());
-        let out = child.wait_with_output()?;
-        if !out.status.success() {
-            bail!("nft: {}", String::from_utf8_lossy(&out.stderr).trim());
-        }
-        Ok(())
+        nft(&ns, &script)
     }
 
     /// Its version, for reports.

@@ -400,17 +400,27 @@ pub fn ip_batch(ns: Option<&Netns>, script: &str) -> Result<()> {
     if let Some(ns) = ns {
         c.args(["-n", ns.name()]);
     }
-    let mut child = c
-        .args(["-batch", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("start ip (iproute2)")?;
+    c.args(["-batch", "-"]);
+    fed(c, "ip", script)
+}
+
+/// Loads nftables rules in `ns`.
+///
+/// # Errors
+/// nft isn't installed, or what it refused.
+pub(crate) fn nft(ns: &Netns, script: &str) -> Result<()> {
+    let mut c = ns.command("nft");
+    c.args(["-f", "-"]);
+    fed(c, "nft", script)
+}
+
+fn fed(mut command: Command, name: &str, script: &str) -> Result<()> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("start {name}"))?;
     child.stdin.take().context("stdin was asked for")?.write_all(script.as_bytes())?;
     let out = child.wait_with_output()?;
     if !out.status.success() {
-        bail!("ip: {}", String::from_utf8_lossy(&out.stderr).trim());
+        bail!("{name}: {}", String::from_utf8_lossy(&out.stderr).trim());
     }
     Ok(())
 }

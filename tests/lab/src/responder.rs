@@ -1,11 +1,11 @@
 //! The ends of the line: three HTTP backends and, on both load balancers, a UDP echo that doesn't depend on the
 //! balancer. One thread, one epoll.
 
+use crate::clock::MS;
 use crate::fabric::{BACKEND_PORT, BACKENDS, ECHO_PORT, Fabric, Lb};
-use crate::load::Stopper;
+use crate::load::{Stopper, wait};
 use anyhow::{Context, Result};
-use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -110,14 +110,9 @@ impl Loop {
     }
 
     fn run(mut self, stop: &dyn Fn() -> bool) -> Result<()> {
-        let tick = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         let mut events = Vec::with_capacity(256);
         while !stop() {
-            events.clear();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&tick)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e).context("epoll wait"),
-            }
+            wait(&self.epoll, &mut events, 50 * MS)?;
             for e in &events {
                 self.serve(e.data.u64())?;
             }

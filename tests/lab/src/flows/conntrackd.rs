@@ -5,9 +5,10 @@
 use super::net::{self, BACKEND_PORT, DNAT_PORT, SNAT, SNAT_PORT, SNAT6, VIP6};
 use super::pair::{Pair, SLACK};
 use crate::env::{Lacks, find_program};
-use crate::fabric::{Lb, VIP, VRID};
-use crate::process::{Proc, children, kill_pid};
+use crate::fabric::{Lb, VIP, VRID, nft};
+use crate::process::Proc;
 use crate::subject::Place;
+use crate::subject::keepalived::{self, GLOBAL};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::process::Command;
@@ -56,21 +57,11 @@ impl Conntrackd {
     }
 
     fn start_vrrp(&mut self, place: &Place, lb: Lb) -> Result<()> {
-        let name = lb.name();
-        let script = place.file(&format!("{name}-primary-backup.sh"));
+        let script = place.file(&format!("{}-primary-backup.sh", lb.name()));
         std::fs::write(&script, steps(place, lb))?;
         std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-        let conf = place.file(&format!("{name}-keepalived.conf"));
-        std::fs::write(&conf, vrrp_config(place, lb, &script.to_string_lossy()))?;
-        let mut c = place.fabric.lb(lb).command("keepalived");
-        c.args(["-n", "-l", "-D", "-G", "-P", "-f"]).arg(conf);
-        for (flag, file) in [("-p", "parent.pid"), ("-r", "vrrp.pid")] {
-            let pidfile = place.file(&format!("{name}-{file}"));
-            let _absent = std::fs::remove_file(&pidfile);
-            c.arg(flag).arg(pidfile);
-        }
-        let log = place.file(&format!("{name}-keepalived.log"));
-        self.vrrp[lb.index()] = Some(Proc::start(format!("keepalived on {name}"), c, &log)?);
+        let config = vrrp_config(place, lb, &script.to_string_lossy());
+        self.vrrp[lb.index()] = Some(keepalived::daemon(place, lb, &config)?);
         Ok(())
     }
 }
@@ -108,8 +99,8 @@ fn vrrp_config(place: &Place, lb: Lb, script: &str) -> String {
     let [first, others @ ..] = net::floating();
     let (first, others) = (address(&first), others.iter().map(address).collect::<String>());
     format!(
-        "global_defs {{\n  script_user root\n  vrrp_version 3\n  vrrp_skip_check_adv_addr\n  vrrp_rt_priority 50\n  \
-         vrrp_rlimit_rttime 1000000\n  vrrp_no_swap\n}}\n\
+        // No `enable_script_security`: it refuses scripts below a directory that others may write into, as /tmp.
+        "global_defs {{\n{GLOBAL}}}\n\
          vrrp_instance web {{\n  state BACKUP\n  nopreempt\n  interface eth0\n  virtual_router_id {VRID}\n  priority {}\n  \
          advert_int {}\n  track_interface {{\n    eth1\n  }}\n  virtual_ipaddress {{\n{first}  }}\n  \
          virtual_ipaddress_excluded {{\n{others}  }}\n  notify_master \"{script} primary\"\n  \
@@ -166,19 +157,19 @@ fn count_in(said: &str, cache: &str) -> Option<usize> {
 impl Pair for Conntrackd {
     fn version(&self) -> String {
         let said = |program: &str| {
-            let out = Command::new(program).arg("--version").output();
+            let out = Command::new(program).arg("-v").output();
             let text = out.map(|o| [o.stdout, o.stderr].concat()).unwrap_or_default();
             let text = String::from_utf8_lossy(&text).into_owned();
             let number = text
                 .split(|c: char| c.is_whitespace() || c == ',')
                 .find(|w| w.trim_start_matches('v').starts_with(|c: char| c.is_ascii_digit()) && w.contains('.'));
-            format!("{program} {}", number.unwrap_or("?").trim_start_matches('v'))
+            format!("{program} {}", number.unwrap_or("?").trim_matches(['v', '.']))
         };
         format!("{} beside {}", said("conntrackd"), said("keepalived"))
     }
 
     fn start(&mut self, place: &Place, lb: Lb) -> Result<()> {
-        net::nft(&place.fabric, lb, &rules())?;
+        nft(&place.fabric.lb(lb), &rules())?;
         self.start_sync(place, lb)?;
         self.start_vrrp(place, lb)
     }
@@ -207,12 +198,9 @@ impl Pair for Conntrackd {
     }
 
     fn stop(&mut self) {
-        for d in self.vrrp.iter_mut().chain(&mut self.sync) {
-            let Some(mut d) = d.take() else { continue };
-            let pids: Vec<i32> = children(d.pid()).into_iter().map(|s| s.pid).collect();
-            if !d.stop(Duration::from_secs(2)) {
-                pids.into_iter().for_each(kill_pid);
-            }
+        self.vrrp.iter_mut().filter_map(Option::take).for_each(keepalived::end);
+        for mut d in self.sync.iter_mut().filter_map(Option::take) {
+            let _else_it_is_killed = d.stop(Duration::from_secs(2));
         }
     }
 

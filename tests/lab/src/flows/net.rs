@@ -1,13 +1,11 @@
 //! What flows need beyond the fabric of all drills: IPv6, load balancers that forward, a way back through the one that
 //! has the VIP, rules, and a host that loses its power.
 
-use crate::fabric::{BACKENDS, Fabric, Lb, VIP, ip_batch, sysctl};
+use crate::fabric::{BACKENDS, Fabric, Lb, VIP, ip_batch, nft, sysctl};
 use crate::process::{Pidfd, kill_pid};
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::process::Stdio;
 
 /// The VIP's IPv6 address.
 pub const VIP6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 0x10);
@@ -141,7 +139,7 @@ pub fn prepare(fabric: &Fabric, rules: Rules) -> Result<()> {
             sysctl("net/netfilter/nf_conntrack_udp_timeout_stream", &UDP_TIMEOUT_S.to_string())
         })?;
         ip_batch(Some(&fabric.lb(lb)), &sixth_addresses(lb))?;
-        nft(fabric, lb, &filter(rules))?;
+        nft(&fabric.lb(lb), &filter(rules))?;
     }
     Ok(())
 }
@@ -173,27 +171,6 @@ fn filter(rules: Rules) -> String {
     }
 }
 
-/// Loads rules on `lb`.
-///
-/// # Errors
-/// nft isn't there, or refused.
-pub fn nft(fabric: &Fabric, lb: Lb, script: &str) -> Result<()> {
-    let mut child = fabric
-        .lb(lb)
-        .command("nft")
-        .args(["-f", "-"])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("start nft (package nftables)")?;
-    child.stdin.take().context("stdin was asked for")?.write_all(script.as_bytes())?;
-    let out = child.wait_with_output()?;
-    if !out.status.success() {
-        bail!("nft: {}", String::from_utf8_lossy(&out.stderr).trim());
-    }
-    Ok(())
-}
-
 /// The power of `lb` goes: no process does anything any more, no cable has a carrier, and what its kernel knew is gone.
 ///
 /// # Errors
@@ -216,7 +193,7 @@ pub fn power_off(fabric: &mut Fabric, lb: Lb) -> Result<()> {
         sixth_addresses(lb)
     );
     ip_batch(Some(&fabric.lb(lb)), &script)?;
-    nft(fabric, lb, "flush ruleset\n")?;
+    nft(&fabric.lb(lb), "flush ruleset\n")?;
     let flushed = fabric.lb(lb).command("conntrack").arg("-F").output().context("start conntrack")?;
     if !flushed.status.success() {
         bail!("conntrack -F: {}", String::from_utf8_lossy(&flushed.stderr).trim());
@@ -229,7 +206,7 @@ pub fn power_off(fabric: &mut Fabric, lb: Lb) -> Result<()> {
 /// # Errors
 /// It could not be done.
 pub fn power_on(fabric: &mut Fabric, lb: Lb, rules: Rules) -> Result<()> {
-    nft(fabric, lb, &filter(rules))?;
+    nft(&fabric.lb(lb), &filter(rules))?;
     fabric.host_cables(lb, true)?;
     Ok(())
 }

@@ -9,10 +9,9 @@ use super::net::{BACKEND_PORT, backends};
 use super::stream::{Digest, Stream};
 use crate::clock::{MS, Ns, now};
 use crate::fabric::Fabric;
-use crate::load::{Stopper, forget};
+use crate::load::{Stopper, forget, wait};
 use anyhow::{Context, Result};
-use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -305,14 +304,9 @@ impl Loop {
     }
 
     fn run(mut self, stop: &dyn Fn() -> bool) -> Result<()> {
-        let tick = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
         let mut events = Vec::with_capacity(256);
         while !stop() {
-            events.clear();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&tick)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e).context("epoll wait"),
-            }
+            wait(&self.epoll, &mut events, 10 * MS)?;
             for e in &events {
                 self.serve(e.data.u64())?;
             }

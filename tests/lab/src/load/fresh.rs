@@ -1,13 +1,12 @@
 //! One new TCP connection with one HTTP request every `d`, whatever became of those before.
 
 use crate::clock::{MS, Ns, now};
-use crate::load::{Response, Stopper, parse_response};
+use crate::load::{Response, Stopper, connect, parse_response, wait};
 use crate::metrics::{Class, Sample};
 use crate::netns::Netns;
-use anyhow::{Context, Result};
-use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use anyhow::Result;
+use rustix::event::epoll;
+use socket2::{SockAddr, Socket};
 use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddrV4;
@@ -121,13 +120,7 @@ impl Client {
             }
             self.expire(now());
             let until = if stopped { now() + 5 * MS } else { due };
-            let wait = until.saturating_sub(now());
-            let ts = Timespec { tv_sec: (wait / 1_000_000_000) as i64, tv_nsec: (wait % 1_000_000_000) as i64 };
-            events.clear();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&ts)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e).context("epoll wait"),
-            }
+            wait(&self.epoll, &mut events, until.saturating_sub(now()))?;
             for e in &events {
                 self.progress(e.data.u64());
             }
@@ -141,7 +134,7 @@ impl Client {
     }
 
     fn begin(&mut self, t: Ns) {
-        match self.connect() {
+        match connect(&self.to, &self.epoll, self.next) {
             Ok(socket) => {
                 self.open.insert(self.next, Conn { socket, sent: t, written: false, buffer: Vec::new() });
                 self.order.push_back(self.next);
@@ -149,19 +142,6 @@ impl Client {
             Err(e) => self.note(|l| l.samples.push(Sample { sent: t, done: now(), class: Class::of(&e), node: 255 })),
         }
         self.next += 1;
-    }
-
-    fn connect(&self) -> std::io::Result<Socket> {
-        let s = Socket::new(Domain::IPV4, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
-        s.set_tcp_nodelay(true)?;
-        match s.connect(&self.to) {
-            Ok(()) => {}
-            Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => {}
-            Err(e) => return Err(e),
-        }
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT;
-        epoll::add(&self.epoll, &s, epoll::EventData::new_u64(self.next), flags)?;
-        Ok(s)
     }
 
     fn expire(&mut self, t: Ns) {

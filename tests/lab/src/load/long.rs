@@ -2,13 +2,12 @@
 //! and replaced, so that the next fault finds flows to break.
 
 use crate::clock::{MS, Ns, now};
-use crate::load::{Response, Stopper, parse_response};
+use crate::load::{Response, Stopper, connect, parse_response, wait};
 use crate::metrics::{Class, Flow};
 use crate::netns::Netns;
-use anyhow::{Context, Result};
-use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use anyhow::Result;
+use rustix::event::epoll;
+use socket2::{SockAddr, Socket};
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddrV4;
 use std::os::fd::OwnedFd;
@@ -101,13 +100,7 @@ impl Clients {
                 self.turn(i, t);
             }
             let next = self.slots.iter().map(|s| s.due).min().unwrap_or(t + 50 * MS);
-            let wait = next.saturating_sub(now()).min(50 * MS);
-            let ts = Timespec { tv_sec: 0, tv_nsec: wait as i64 };
-            events.clear();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&ts)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e).context("epoll wait"),
-            }
+            wait(&self.epoll, &mut events, next.saturating_sub(now()).min(50 * MS))?;
             for e in &events {
                 self.read(e.data.u64() as usize);
             }
@@ -129,7 +122,7 @@ impl Clients {
         }
         s.due += interval * ((t - s.due) / interval + 1);
         if s.socket.is_none() {
-            let opened = self.connect(i);
+            let opened = connect(&self.to, &self.epoll, i as u64);
             let Some(s) = self.slots.get_mut(i) else { return };
             match opened {
                 Ok(socket) => {
@@ -149,19 +142,6 @@ impl Clients {
                 self.broke(i, t, Class::of(&e));
             }
         }
-    }
-
-    fn connect(&self, i: usize) -> std::io::Result<Socket> {
-        let s = Socket::new(Domain::IPV4, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
-        s.set_tcp_nodelay(true)?;
-        match s.connect(&self.to) {
-            Ok(()) => {}
-            Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => {}
-            Err(e) => return Err(e),
-        }
-        let data = epoll::EventData::new_u64(i as u64);
-        epoll::add(&self.epoll, &s, data, epoll::EventFlags::IN | epoll::EventFlags::OUT)?;
-        Ok(s)
     }
 
     fn stalled(&mut self, i: usize, t: Ns) {

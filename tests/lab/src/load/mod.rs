@@ -5,7 +5,11 @@ pub mod fresh;
 pub mod long;
 pub mod udp;
 
+use crate::clock::{Ns, SECOND};
 use anyhow::{Context, Result};
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use socket2::{Protocol, SockAddr, Socket, Type};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -73,9 +77,32 @@ impl Drop for Stopper {
 /// Takes a socket out of an epoll set before it is closed. Closing alone does so only when nobody else has the socket,
 /// and a child that was forked and hasn't got to its program yet has all of them: until then the set would wake a thread
 /// of real-time priority for a socket that it doesn't know any more, again and again, and that child would never run.
-pub fn forget(epoll: impl AsFd, socket: impl AsFd) {
+pub fn forget(set: impl AsFd, socket: impl AsFd) {
     // One that was never in it needs nothing.
-    let _absent = rustix::event::epoll::delete(epoll, socket);
+    let _absent = epoll::delete(set, socket);
+}
+
+/// Begins a TCP connection that `set` watches under `key`, for being readable and for being established.
+pub(crate) fn connect(to: &SockAddr, set: impl AsFd, key: u64) -> std::io::Result<Socket> {
+    let s = Socket::new(to.domain(), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    s.set_tcp_nodelay(true)?;
+    match s.connect(to) {
+        Ok(()) => {}
+        Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => {}
+        Err(e) => return Err(e),
+    }
+    epoll::add(set, &s, epoll::EventData::new_u64(key), epoll::EventFlags::IN | epoll::EventFlags::OUT)?;
+    Ok(s)
+}
+
+/// Waits up to `limit` for what `set` watches; `events` has only what came now.
+pub(crate) fn wait(set: impl AsFd, events: &mut Vec<epoll::Event>, limit: Ns) -> Result<()> {
+    let limit = Timespec { tv_sec: (limit / SECOND) as i64, tv_nsec: (limit % SECOND) as i64 };
+    events.clear();
+    match epoll::wait(set, spare_capacity(events), Some(&limit)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(e) => Err(e).context("epoll wait"),
+    }
 }
 
 /// What a complete HTTP response was.
@@ -119,8 +146,6 @@ pub fn parse_response(b: &[u8]) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::buffer::spare_capacity;
-    use rustix::event::{Timespec, epoll};
 
     #[test]
     fn a_socket_that_was_forgotten_wakes_nobody_though_another_still_has_it() {
@@ -131,8 +156,7 @@ mod tests {
         drop(theirs);
         let woken = || {
             let mut events = Vec::with_capacity(4);
-            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-            epoll::wait(&set, spare_capacity(&mut events), Some(&now)).expect("a look");
+            wait(&set, &mut events, 0).expect("a look");
             events.len()
         };
         assert_eq!(woken(), 1);

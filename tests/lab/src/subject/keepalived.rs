@@ -43,18 +43,8 @@ impl Keepalived {
     }
 
     fn start_daemon(&mut self, place: &Place, lb: Lb) -> Result<()> {
-        let name = lb.name();
-        let conf = place.file(&format!("{name}-keepalived.conf"));
-        std::fs::write(&conf, config(place, lb, &place.file(&format!("{name}-track"))))?;
-        let mut c = place.fabric.lb(lb).command("keepalived");
-        c.args(["-n", "-l", "-D", "-P", "-f"]).arg(conf);
-        for (flag, file) in [("-p", "parent.pid"), ("-r", "vrrp.pid")] {
-            let pidfile = place.file(&format!("{name}-{file}"));
-            let _absent = std::fs::remove_file(&pidfile);
-            c.arg(flag).arg(pidfile);
-        }
-        let log = place.file(&format!("{name}-keepalived.log"));
-        self.host(lb).daemon = Some(Proc::start(format!("keepalived on {name}"), c, &log)?);
+        let config = config(place, lb, &place.file(&format!("{}-track", lb.name())));
+        self.host(lb).daemon = Some(daemon(place, lb, &config)?);
         Ok(())
     }
 
@@ -83,11 +73,40 @@ impl Keepalived {
     }
 }
 
+/// Starts it on `lb` with that configuration, for VRRP alone.
+///
+/// # Errors
+/// A file can't be written, or the program not be started.
+pub(crate) fn daemon(place: &Place, lb: Lb, config: &str) -> Result<Proc> {
+    let name = lb.name();
+    let conf = place.file(&format!("{name}-keepalived.conf"));
+    std::fs::write(&conf, config)?;
+    let mut c = place.fabric.lb(lb).command("keepalived");
+    c.args(["-n", "-l", "-D", "-G", "-P", "-f"]).arg(conf);
+    for (flag, file) in [("-p", "parent.pid"), ("-r", "vrrp.pid")] {
+        let pidfile = place.file(&format!("{name}-{file}"));
+        let _absent = std::fs::remove_file(&pidfile);
+        c.arg(flag).arg(pidfile);
+    }
+    let log = place.file(&format!("{name}-keepalived.log"));
+    Proc::start(format!("keepalived on {name}"), c, &log)
+}
+
+/// Ends it in order, or else it and its children.
+pub(crate) fn end(mut daemon: Proc) {
+    let below: Vec<i32> = children(daemon.pid()).into_iter().map(|s| s.pid).collect();
+    if !daemon.stop(Duration::from_secs(2)) {
+        below.into_iter().for_each(kill_pid);
+    }
+}
+
+/// How it is at its best, whatever it is asked to do: lines of `global_defs`.
+pub(crate) const GLOBAL: &str = "  script_user root\n  vrrp_version 3\n  vrrp_skip_check_adv_addr\n  \
+     vrrp_rt_priority 50\n  vrrp_rlimit_rttime 1000000\n  vrrp_no_swap\n";
+
 fn config(place: &Place, lb: Lb, track: &Path) -> String {
     let mut t = format!(
-        "global_defs {{\n  enable_script_security\n  script_user root\n  vrrp_version 3\n  vrrp_skip_check_adv_addr\n  \
-         vrrp_rt_priority 50\n  vrrp_rlimit_rttime 1000000\n  vrrp_no_swap\n}}\n\
-         track_file balancer {{\n  file \"{}\"\n  weight 1\n}}\n\
+        "global_defs {{\n  enable_script_security\n{GLOBAL}}}\ntrack_file balancer {{\n  file \"{}\"\n  weight 1\n}}\n\
          vrrp_script web {{\n  script \"/usr/bin/curl -fsS -m 0.5 -o /dev/null http://127.0.0.1/healthz\"\n  \
          interval 1\n  timeout 1\n  fall 1\n  rise 1\n}}\n",
         track.display()
@@ -182,12 +201,9 @@ impl Subject for Keepalived {
 
     fn stop(&mut self) {
         for lb in Lb::BOTH {
-            let pids = self.agent(lb);
             let host = self.host(lb);
-            if let Some(mut d) = host.daemon.take()
-                && !d.stop(Duration::from_secs(2))
-            {
-                pids.into_iter().for_each(kill_pid);
+            if let Some(d) = host.daemon.take() {
+                end(d);
             }
             host.watcher = None;
             if let Some(mut b) = host.balancer.take() {
