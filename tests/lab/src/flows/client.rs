@@ -5,17 +5,17 @@
 //! backend's digest of what it was sent and the one of what came back must be that of the flow's own stream.
 
 use super::net::Path;
+use super::record::{Counted, Counts, Kind, Record};
 use super::server::{Hello, PIECE, Wants};
 use super::stall::Waiting;
 use super::stream::{Digest, Stream};
 use crate::clock::{MS, Ns, SECOND, now};
-use crate::load::{Stopper, forget};
-use crate::metrics::{Class, Flow};
+use crate::load::{Stopper, connect, forget, wait};
+use crate::metrics::Class;
 use crate::netns::Netns;
-use anyhow::{Context, Result};
-use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
-use socket2::{Domain, Protocol, Socket, Type};
+use anyhow::Result;
+use rustix::event::epoll;
+use socket2::Socket;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -34,75 +34,6 @@ const ON_THE_WAY: u64 = 512 * 1024;
 const RECONNECT: Ns = 100 * MS;
 /// Written and read at once.
 const CHUNK: usize = 16 * 1024;
-
-/// What a flow does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// A request every 50 ms, answered.
-    Talk,
-    /// As much as was asked for, both ways at once, with segments always on the way.
-    Bulk,
-    /// One exchange, then silence through the move, then another exchange.
-    Idle,
-    /// The client has ended its side; the backend goes on sending.
-    HalfClosed,
-    /// A datagram every two seconds, answered while the session is known. ([`super::udp`])
-    Udp,
-}
-
-impl Kind {
-    /// Every one.
-    pub const ALL: [Self; 5] = [Self::Talk, Self::Bulk, Self::Idle, Self::HalfClosed, Self::Udp];
-
-    /// The figure of its broken flows.
-    #[must_use]
-    pub fn broken_key(self) -> &'static str {
-        match self {
-            Self::Talk => "broken_talk",
-            Self::Bulk => "broken_bulk",
-            Self::Idle => "broken_idle",
-            Self::HalfClosed => "broken_half_closed",
-            Self::Udp => "broken_udp",
-        }
-    }
-}
-
-/// How many flows of each kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
-    /// [`Kind::Talk`].
-    pub talk: usize,
-    /// [`Kind::Bulk`].
-    pub bulk: usize,
-    /// [`Kind::Idle`], [`Kind::HalfClosed`] and [`Kind::Udp`], each.
-    pub others: usize,
-}
-
-/// What became of one flow.
-#[derive(Debug, Clone)]
-pub struct Record {
-    /// What it did.
-    pub kind: Kind,
-    /// Which way it went.
-    pub path: Path,
-    /// When it was established, and when and how it broke.
-    pub flow: Flow,
-    /// What arrived isn't what was sent.
-    pub wrong: bool,
-    /// It was ended in order, and everything had arrived.
-    pub whole: bool,
-    /// Bytes that came back.
-    pub moved: u64,
-    /// Its waits.
-    pub waiting: Waiting,
-}
-
-impl Record {
-    pub(super) fn new(kind: Kind, path: Path) -> Self {
-        let flow = Flow { established: now(), broken: None, requests: 0, node: u8::MAX };
-        Self { kind, path, flow, wrong: false, whole: false, moved: 0, waiting: Waiting::default() }
-    }
-}
 
 /// Which of the flows that were idle speak now: the driver counts this up after every move.
 #[derive(Debug, Default)]
@@ -155,10 +86,10 @@ impl Clients {
         self.stopper.thread()
     }
 
-    /// How many flows are established and unbroken now.
+    /// How many flows are established and unbroken now, and how many have broken.
     #[must_use]
-    pub fn alive(&self) -> usize {
-        self.records.lock().map_or(0, |r| r.iter().filter(|r| r.flow.broken.is_none()).count())
+    pub fn counted(&self) -> Counted {
+        Counted::of(&self.records)
     }
 
     /// For how long the flow that waits longest has been waiting.
@@ -345,13 +276,7 @@ impl Loop {
             let open = self.slots.iter().filter(|s| s.state != State::Done).count();
             self.orders.open.store(open, Ordering::Release);
             let next = self.slots.iter().filter(|s| s.state != State::Done).map(|s| s.due).min();
-            let wait = next.unwrap_or(t + 10 * MS).saturating_sub(now()).min(10 * MS);
-            let ts = Timespec { tv_sec: 0, tv_nsec: wait as i64 };
-            events.clear();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&ts)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e).context("epoll wait"),
-            }
+            wait(&self.epoll, &mut events, next.unwrap_or(t + 10 * MS).saturating_sub(now()).min(10 * MS))?;
             for e in &events {
                 self.ready(e.data.u64() as usize);
             }
@@ -395,21 +320,8 @@ impl Loop {
     }
 
     fn connect(&mut self, i: usize, t: Ns) {
-        let (s, epoll) = (&mut self.slots[i], &self.epoll);
-        let to = s.path.address();
-        let open = || -> std::io::Result<Socket> {
-            let c = Socket::new(Domain::for_address(to), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
-            c.set_tcp_nodelay(true)?;
-            match c.connect(&to.into()) {
-                Ok(()) => {}
-                Err(e) if e.raw_os_error() == Some(libc::EINPROGRESS) => {}
-                Err(e) => return Err(e),
-            }
-            let data = epoll::EventData::new_u64(i as u64);
-            epoll::add(epoll, &c, data, epoll::EventFlags::IN | epoll::EventFlags::OUT)?;
-            Ok(c)
-        };
-        match open() {
+        let s = &mut self.slots[i];
+        match connect(&s.path.address().into(), &self.epoll, i as u64) {
             Ok(c) => {
                 *s = Slot { state: State::Connecting, socket: Some(c), ..Slot::new(s.kind, s.path, s.nth, s.due) };
                 s.round = s.told(self.orders.round.load(Ordering::Acquire));
@@ -503,6 +415,10 @@ impl Loop {
         }
         s.trailer.extend_from_slice(trailer);
         let overlong = s.trailer.len() > Digest::BYTES;
+        if s.record.is_none() {
+            // How long a successor took to be established is no established flow's stall.
+            s.waiting = Waiting::default();
+        }
         s.waiting.answered(now(), s.is_owed());
         if !right || overlong {
             self.note(i, |r| r.wrong = true);
@@ -572,5 +488,35 @@ impl Loop {
             (r.moved, r.waiting) = (s.received.length(), s.waiting.clone());
             f(r);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::stall::FLOOR;
+    use super::*;
+    use crate::metrics::Span;
+
+    #[test]
+    fn how_long_a_successor_took_to_be_established_is_no_stall() {
+        let slot = Slot { state: State::Open, target: 64, ..Slot::new(Kind::Talk, Path::Dnat4, 0, 0) };
+        let mut clients = Loop {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll set"),
+            slots: vec![slot],
+            bulk: Bulk { bytes: 0, each: 0 },
+            orders: Arc::default(),
+            records: Arc::default(),
+            seeds: 1,
+            buffer: vec![0; CHUNK],
+        };
+        let mut answered_late = || {
+            clients.slots[0].sent.add(&[0; 64]);
+            clients.slots[0].waiting.asked(now());
+            std::thread::sleep(std::time::Duration::from_nanos(FLOOR));
+            clients.took(0, 64);
+            clients.slots[0].waiting.longest(Span { from: 0, to: Ns::MAX })
+        };
+        assert_eq!(answered_late(), 0);
+        assert!(answered_late() >= FLOOR);
     }
 }

@@ -64,12 +64,8 @@ pub static DRILLS: &[Drill] = &[
 ];
 
 /// What the twin, in which nothing happens, must report.
-pub const TWIN: &[Expect] = &[
-    NOTHING_BREAKS[0],
-    NOTHING_BREAKS[1],
-    NOTHING_BREAKS[2],
-    Expect { count: false, ..Expect::ms("stall_ms", 200.0).of(Of::Max) },
-];
+pub const TWIN: &[Expect] =
+    &[NOTHING_BREAKS[0], NOTHING_BREAKS[1], NOTHING_BREAKS[2], Expect::ms("stall_ms", 200.0).of(Of::Max)];
 
 /// With nothing replicated and strict rules no TCP connection can live: a drill that finds one alive proves nothing.
 pub const NONE_STRICT: &[Expect] = &[Expect::count("survived_tcp", 0.0).of(Of::Max).must()];

@@ -1,7 +1,7 @@
 //! From what flows went through to figures; `METRICS.md` defines each.
 
-use super::client::{Kind, Record};
 use super::net::Path;
+use super::record::{Kind, Record};
 use crate::clock::{MS, Ns, ms_between};
 use crate::fabric::Lb;
 use crate::metrics::{Flow, Sample, Span, broken_flows, outage};
@@ -75,10 +75,8 @@ pub fn figures(m: &Measured) -> Run {
     set("survived_tcp", (tcp - lost) as f64);
     let unbroken = || m.records.iter().filter(|r| r.flow.broken.is_none());
     // One that wasn't ended in order, with nothing wrong with it, isn't whole either.
-    set(
-        "hash_errors",
-        m.records.iter().filter(|r| r.wrong).count().max(unbroken().filter(|r| !r.whole).count()) as f64,
-    );
+    let in_error = |r: &&Record| r.wrong || (r.flow.broken.is_none() && !r.whole);
+    set("hash_errors", m.records.iter().filter(in_error).count() as f64);
     let bulk = || unbroken().filter(|r| r.kind == Kind::Bulk);
     set("bulk_short", bulk().filter(|r| r.moved < m.bytes).count() as f64);
     set("bulk_mb_min", bulk().map(|r| r.moved).min().unwrap_or(0) as f64 / MEGABYTE as f64);
@@ -182,8 +180,10 @@ mod tests {
         wrong.wrong = true;
         let mut short = record(Kind::Bulk, Path::Dnat6, None);
         short.moved = 3 * MEGABYTE;
-        let run = figures(&measured(vec![wrong, short, record(Kind::Bulk, Path::Snat4, None)]));
-        assert_eq!((number(&run, "hash_errors"), number(&run, "bulk_short")), (1.0, 1.0));
+        let mut not_ended = record(Kind::Talk, Path::Snat6, None);
+        not_ended.whole = false;
+        let run = figures(&measured(vec![wrong, short, not_ended, record(Kind::Bulk, Path::Snat4, None)]));
+        assert_eq!((number(&run, "hash_errors"), number(&run, "bulk_short")), (2.0, 1.0));
         assert_eq!(number(&run, "bulk_mb_min"), 3.0);
     }
 

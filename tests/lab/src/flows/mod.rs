@@ -8,6 +8,7 @@
 //! | [`stall`] | how long a flow waited |
 //! | [`server`] | the backends |
 //! | [`client`], [`udp`] | the clients: flows that talk, bulk, idle, half-closed; UDP |
+//! | [`record`] | what became of each flow |
 //! | [`pair`], [`conntrackd`] | what replicates: Holdfast, conntrackd beside keepalived, nothing |
 //! | [`run`], [`figures`] | how a drill is run, and what comes out |
 //!
@@ -19,6 +20,7 @@ pub mod drills;
 pub mod figures;
 pub mod net;
 pub mod pair;
+pub mod record;
 pub mod run;
 pub mod server;
 pub mod stall;

@@ -1,11 +1,12 @@
 //! One drill of flows, run as often as asked: open all flows, wait, and then three times: make the VIP move, let flows
 //! come to themselves, bring the loser back, wait until it has what it lacks.
 
-use super::client::{Clients, Counts, HUNG};
+use super::client::{Clients, HUNG};
 use super::drills::{Drill, Fault, NONE_STRICT, READY, TWIN};
 use super::figures::{MEGABYTE, Measured, Move, figures, judge_lateness};
 use super::net::{self, Rules};
 use super::pair::{Pair, Sync};
+use super::record::{Counted, Counts};
 use super::server::Server;
 use super::udp::Sessions;
 use crate::balancer::Kind;
@@ -247,15 +248,18 @@ fn one_run(d: &Drill, o: &Options, s: &mut Session) -> Result<Run> {
         realtime = realtime.and_then(|()| make_realtime(t, PRIORITY));
     }
     let all = counts.talk + counts.bulk + 3 * counts.others;
-    let alive = || clients.alive() + sessions.alive();
+    let counted = || clients.counted() + sessions.counted();
+    let alive = || counted().alive;
     if !wait_for(OPEN, Duration::from_millis(20), || Ok(alive() >= all))? {
         let journal = s.pair.journal(&s.place, owner).join("\n    ");
         bail!("{} of {all} flows were established after {} s\n    {journal}", alive(), OPEN.as_secs());
     }
     let complaints = s.place.fabric.complaints();
     sleep_until(now() + o.lead);
-    if alive() < all {
-        bail!("{} of {all} flows lived until the first move", alive());
+    // What breaks with no move is in no figure of a move, and has its successor by now.
+    let Counted { alive: living, broken } = counted();
+    if living < all || broken > 0 {
+        bail!("of {all} flows {living} were there at the first move, after {broken} had broken with no move at all");
     }
     let mut moves = Vec::new();
     for nth in 1..=o.moves {

@@ -2,16 +2,15 @@
 //! whether the backend knows the session. A session whose datagrams come to another backend, or from another port,
 //! isn't known there: the flow is broken, though its datagrams are answered.
 
-use super::client::{Kind, Record};
 use super::net::Path;
+use super::record::{Counted, Kind, Record};
 use super::server::Datagram;
 use crate::clock::{MS, Ns, SECOND, now};
-use crate::load::{Stopper, forget};
+use crate::load::{Stopper, forget, wait};
 use crate::metrics::{Class, Flow};
 use crate::netns::Netns;
-use anyhow::{Context, Result};
-use rustix::buffer::spare_capacity;
-use rustix::event::{Timespec, epoll};
+use anyhow::Result;
+use rustix::event::epoll;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
@@ -55,10 +54,10 @@ impl Sessions {
         self.stopper.thread()
     }
 
-    /// How many flows are established and unbroken now.
+    /// As [`super::client::Clients::counted`].
     #[must_use]
-    pub fn alive(&self) -> usize {
-        self.records.lock().map_or(0, |r| r.iter().filter(|r| r.flow.broken.is_none()).count())
+    pub fn counted(&self) -> Counted {
+        Counted::of(&self.records)
     }
 
     /// Asks every flow once more, and returns what became of all there were.
@@ -164,11 +163,7 @@ impl Loop {
 
     fn receive(&mut self) -> Result<()> {
         let mut events = Vec::with_capacity(256);
-        let tick = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-        match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&tick)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(e) => return Err(e).context("epoll wait"),
-        }
+        wait(&self.epoll, &mut events, 20 * MS)?;
         for e in &events {
             self.read(e.data.u64() as usize);
         }
