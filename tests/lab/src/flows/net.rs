@@ -135,13 +135,25 @@ pub fn prepare(fabric: &Fabric, rules: Rules) -> Result<()> {
             sysctl("net/ipv4/ip_forward", "1")?;
             sysctl("net/ipv4/conf/all/send_redirects", "0")?;
             sysctl("net/ipv6/conf/all/forwarding", "1")?;
-            sysctl("net/netfilter/nf_conntrack_tcp_loose", if rules == Rules::Strict { "0" } else { "1" })?;
-            sysctl("net/netfilter/nf_conntrack_udp_timeout_stream", &UDP_TIMEOUT_S.to_string())
+            Ok(())
+        })?;
+        // The first that asks loads what tracks connections; before, these files aren't there, and what is missing would
+        // be left as it is.
+        entries(fabric, lb)?;
+        fabric.lb(lb).inside(|| {
+            tracking("tcp_loose", if rules == Rules::Strict { "0" } else { "1" })?;
+            tracking("udp_timeout_stream", &UDP_TIMEOUT_S.to_string())
         })?;
         ip_batch(Some(&fabric.lb(lb)), &sixth_addresses(lb))?;
         nft(&fabric.lb(lb), &filter(rules))?;
     }
     Ok(())
+}
+
+/// Unlike what [`sysctl`] sets, without these a drill isn't what it says.
+fn tracking(what: &str, value: &str) -> Result<()> {
+    let file = format!("/proc/sys/net/netfilter/nf_conntrack_{what}");
+    std::fs::write(&file, value).with_context(|| format!("set {file} to {value}"))
 }
 
 /// Without this an IPv6 address that comes back with the carrier would be of no use for a second.
