@@ -435,7 +435,7 @@ mod tests {
     fn the_tiers_of_the_tree_name_only_drills_that_exist() {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tiers.toml");
         let text = std::fs::read_to_string(file).expect("tests/tiers.toml is there");
-        for tier in ["ci", "full", "bench"] {
+        for tier in ["ci", "full", "bench", "compare"] {
             for p in select(&text, tier, "all").expect("a valid tier") {
                 assert!(!parts(&p).expect("drills that exist").is_empty(), "{}", p.name);
             }
