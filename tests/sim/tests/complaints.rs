@@ -42,5 +42,6 @@ scenarios! {
     lost_adverts_alone_move_nothing;
     an_address_comes_after_its_flows_or_150_ms;
     who_lacks_flows_leaves_a_good_owner_in_peace;
+    who_loses_its_flows_right_before_it_preempts_leaves_a_good_owner_in_peace;
     a_drain_waits_until_all_flows_have_arrived;
 }

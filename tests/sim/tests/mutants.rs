@@ -8,7 +8,7 @@ use std::panic::catch_unwind;
 
 type Scenario = (&'static str, fn());
 
-const VRRP: [Scenario; 13] = [
+const VRRP: [Scenario; 14] = [
     ("ttl-check", an_advert_that_came_over_a_router_counts_for_nothing),
     ("checksum", an_advert_with_a_wrong_checksum_counts_for_nothing),
     ("last-advert-of-the-loser", a_healed_partition_leaves_one_holder_that_announces),
@@ -22,6 +22,7 @@ const VRRP: [Scenario; 13] = [
     ("lead-leg-tie-break", equals_of_two_families_part_with_one_transition),
     ("checksum-auto", a_peer_of_the_other_checksum_hears_us),
     ("follow-the-better", a_slower_better_peer_is_left_in_peace),
+    ("outranked", who_loses_its_flows_right_before_it_preempts_leaves_a_good_owner_in_peace),
 ];
 
 /// A stranger's unicast advert is refused twice, by the node before the leg: no run shows the second alone. Its test is

@@ -526,6 +526,23 @@ pub(crate) fn who_lacks_flows_leaves_a_good_owner_in_peace() {
     assert_eq!(cluster.owners(), [0], "{}", cluster.trace());
 }
 
+/// It would have preempted in a moment, and is not the better one any more: the other has been heard all along.
+pub(crate) fn who_loses_its_flows_right_before_it_preempts_leaves_a_good_owner_in_peace() {
+    for phase in (0..300).step_by(20) {
+        let mut cluster = replicated();
+        cluster.crash(0);
+        cluster.run(ms(4000));
+        cluster.start(0);
+        cluster.set_flows(0, true, true, Duration::ZERO);
+        cluster.run(ms(phase));
+        assert_eq!(cluster.owners(), [1], "{}", cluster.trace());
+        cluster.set_flows(0, false, true, Duration::ZERO);
+        let before = transitions(&cluster);
+        cluster.run(ms(2000));
+        assert_eq!(transitions(&cluster), before, "{phase} ms after its start\n{}", cluster.trace());
+    }
+}
+
 pub(crate) fn a_drain_waits_until_all_flows_have_arrived() {
     let mut cluster = replicated();
     cluster.set_flows(0, true, false, Duration::ZERO);
