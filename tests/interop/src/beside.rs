@@ -72,7 +72,7 @@ pub fn beside<D: Done + Send>(
 }
 
 /// Prints the counts, and writes all to `json`, if given; gives whether that is a success. With `strict` a cell with ours
-/// in it that wasn't run is none.
+/// in it that wasn't run is none. What a cell without ours doesn't hold says something of the peers, and is no failure.
 ///
 /// # Errors
 /// The file can't be written.
@@ -88,12 +88,20 @@ pub fn conclude<D: Done>(all: &[D], strict: bool, json: Option<&Path>) -> Result
 }
 
 fn counts<D: Done>(all: &[D], strict: bool) -> (String, bool) {
-    let passed = all.iter().filter(|d| d.pass()).count();
-    let skipped = all.iter().filter(|d| d.skipped().is_some()).count();
-    let missed = all.iter().filter(|d| strict && d.ours() && d.skipped().is_some()).count();
-    let failed = all.len() - passed - skipped;
-    let why = if missed > 0 { format!(": {missed} of ours, and none may be") } else { String::new() };
-    (format!("{passed} cells passed, {failed} failed, {skipped} skipped{why}"), failed + missed == 0)
+    let of = |ours| {
+        let cells = || all.iter().filter(move |d| d.ours() == ours);
+        let passed = cells().filter(|d| d.pass()).count();
+        let skipped = cells().filter(|d| d.skipped().is_some()).count();
+        (passed, cells().count() - passed - skipped, skipped)
+    };
+    let (passed, failed, skipped) = of(true);
+    let why = if strict && skipped > 0 { ": none of ours may be" } else { "" };
+    let beside = match of(false) {
+        (0, 0, 0) => String::new(),
+        (passed, failed, skipped) => format!("; without ours {passed} passed, {failed} failed, {skipped} skipped"),
+    };
+    let success = failed == 0 && !(strict && skipped > 0);
+    (format!("{passed} cells passed, {failed} failed, {skipped} skipped{why}{beside}"), success)
 }
 
 #[cfg(test)]
@@ -166,5 +174,13 @@ mod tests {
         assert!(!success(&[of(0, true), skipped(true)], true));
         assert!(success(&[of(0, true), skipped(false)], true));
         assert!(!success(&[of(0, false), of(1, true)], false));
+    }
+
+    #[test]
+    fn what_a_cell_without_ours_does_not_hold_is_told_and_is_no_failure() {
+        let all = [of(0, true), Of { ours: false, ..of(1, false) }, Of { ours: false, ..of(2, true) }];
+        let (note, success) = counts(&all, true);
+        assert!(success);
+        assert_eq!(note, "1 cells passed, 0 failed, 0 skipped; without ours 1 passed, 1 failed, 0 skipped");
     }
 }
