@@ -424,6 +424,12 @@ impl Actual {
         self.addresses.seen(key)
     }
 
+    /// Whether the kernel may be expected to answer for this address. It acknowledges an IPv6 address before it has its
+    /// route, and what comes for it in between is lost: only the event says that it is ready.
+    pub fn answers(&self, key: &Key, now: Instant) -> bool {
+        self.addresses.answers(key, now)
+    }
+
     /// We added it in a former run: it may be removed.
     pub fn adopt(&mut self, key: Key) {
         self.addresses.adopt(key);

@@ -77,8 +77,8 @@ impl Node {
         let key = (address.ifindex, address.ip, address.prefix);
         if address.marked || self.managed.contains(&address.ip) {
             self.reconcile_due |= !self.actual.present(&key);
-            // An IPv6 address is acknowledged before the kernel answers for it; the event comes when it does. What was
-            // announced at once may have made a neighbour ask in vain.
+            // An IPv6 address is acknowledged before the kernel answers for it; the event comes when it does. An
+            // announcement before that makes a neighbour ask in vain, or answer us in vain: each costs it a second.
             let first = self.actual.seen(key);
             if first && key.1.is_ipv6() && !self.is_anycast(&key.1) && self.announced.insert((key.0, key.1)) {
                 self.announcements.push_back((key.0, key.1));

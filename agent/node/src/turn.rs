@@ -464,8 +464,9 @@ impl Node {
             let first = matches!(step, Step::OpenVrrp { .. });
             if first { &mut self.out.first } else { &mut self.out.steps }.push(Output::Step(step));
         }
-        for (ifindex, ip, _) in diff.added {
-            if self.is_anycast(&ip) {
+        for key @ (ifindex, ip, _) in diff.added {
+            // Else its event announces it: what came before that would be lost, and with it a second.
+            if self.is_anycast(&ip) || !self.actual.answers(&key, now) {
                 continue;
             }
             self.out.announces.push(Output::Step(Step::Announce { ifindex, ip }));
@@ -558,7 +559,7 @@ impl Node {
             }
             let issued = issued.get_or_insert_with(|| self.out.announces.iter().filter_map(announced).collect());
             for &(ifindex, ip, prefix) in &plan.addresses {
-                let there = self.actual.present(&(ifindex, ip, prefix)) && !issued.contains(&(ifindex, ip));
+                let there = self.actual.answers(&(ifindex, ip, prefix), now) && !issued.contains(&(ifindex, ip));
                 if there && self.announced.insert((ifindex, ip)) {
                     self.announcements.push_back((ifindex, ip));
                 }

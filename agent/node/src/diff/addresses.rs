@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 /// An address is refreshed at most so much ahead of its time, in the last turn before it that happens anyway: then it
 /// wakes nobody.
 pub const EARLY: Duration = Duration::from_millis(100);
+/// So long after its addition an IPv6 address may be one that the kernel doesn't answer for yet; then the event that says
+/// so counts as lost. Less than the pause before the second announcement of a burst, which therefore always goes out.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(40);
 /// After a removal its event may come this much later.
 const GONE_GRACE: Duration = Duration::from_millis(100);
 
@@ -34,6 +37,8 @@ struct Held {
     /// We added it, in this run or a former one.
     ours: bool,
     refreshed: Option<Instant>,
+    /// When it was last added where it wasn't.
+    added: Option<Instant>,
     in_flight: u32,
     /// The kernel's own word of it came since it was added.
     confirmed: bool,
@@ -183,6 +188,9 @@ impl Addresses {
     pub(super) fn adding(&mut self, key: Key, lifetime: Duration, now: Instant) {
         let held = self.all.entry(key).or_default();
         let refresh = held.pace(&key).1;
+        if !held.present {
+            held.added = Some(now);
+        }
         held.confirmed &= held.present;
         held.landed &= held.present;
         held.present = true;
@@ -239,6 +247,12 @@ impl Addresses {
         }
         held.landed = true;
         !std::mem::replace(&mut held.confirmed, true) && held.ours
+    }
+
+    /// See [`super::Actual::answers`].
+    pub(super) fn answers(&self, key: &Key, now: Instant) -> bool {
+        let Some(held) = self.all.get(key).filter(|held| held.present) else { return false };
+        !key.1.is_ipv6() || held.confirmed || held.added.is_none_or(|at| at + ANSWERS_WITHIN <= now)
     }
 
     /// See [`super::Actual::adopt`].

@@ -85,6 +85,35 @@ fn the_wait_for_the_guard_ends_with_its_time_or_its_failure() {
 }
 
 #[test]
+fn an_ipv6_address_answers_when_its_event_says_so_or_when_that_must_have_been_lost() {
+    let (now, mut actual) = (now(), actual());
+    let six: Key = (2, "2001:db8::10".parse().expect("an address"), 128);
+    let add = |actual: &mut Actual, now| {
+        actual.want(six, Want::Yes, None);
+        let diff = super::diff(&Wanted::default(), actual, now, now);
+        assert_eq!(added(&diff), [six]);
+        issue(actual, &diff, now);
+        assert!(actual.done(&diff.steps[0], None, now).is_none());
+    };
+    assert!(!actual.answers(&six, now), "it isn't there");
+    add(&mut actual, now);
+    let late = now + Duration::from_millis(40);
+    assert!(actual.present(&six) && !actual.answers(&six, now));
+    assert!(!actual.answers(&six, late - Duration::from_micros(1)) && actual.answers(&six, late));
+    assert!(actual.seen(six) && actual.answers(&six, now));
+    // A refresh changes nothing, another addition does.
+    add(&mut actual, now + REFRESH_V6);
+    assert!(actual.answers(&six, now + REFRESH_V6));
+    assert!(actual.gone(six, now + REFRESH_V6));
+    add(&mut actual, now + 2 * REFRESH_V6);
+    assert!(!actual.answers(&six, now + 2 * REFRESH_V6));
+    // IPv4 answers at once.
+    let four = diff(&[1], &mut actual, now);
+    issue(&mut actual, &four, now);
+    assert!(actual.answers(&key(1), now));
+}
+
+#[test]
 fn an_address_that_a_late_refresh_put_back_is_still_ours_to_remove() {
     let (now, mut actual) = (now(), actual());
     let first = diff(&[1], &mut actual, now);
