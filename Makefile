@@ -15,7 +15,7 @@ setup: ## install what tests need (Debian 12, root)
 	tests/setup.sh
 
 binaries: ## the agent and the drill programs, as drills run them
-	$(CARGO) build --locked --profile $(DRILL_PROFILE) -p holdfast -p holdfast-lab -p holdfast-sim -p holdfast-interop
+	$(CARGO) build --locked --profile $(DRILL_PROFILE) -p holdfast -p holdfast-lab -p holdfast-sim -p holdfast-interop -p holdfast-bench
 
 demo: ## a pair in namespaces: the balancer is killed, the address moves, the client's view is printed
 	tests/setup.sh demo
@@ -44,7 +44,7 @@ full: ## the issues' own counts and figures, into tests/results/; one piece: mak
 	tests/unit.sh full
 	$(BIN)/holdfast-drill tier full --tiers tests/tiers.toml --piece $(PIECE) --results tests/results
 
-bench: ## benchmarks, alone
+bench: ## benchmarks, alone and beside conntrackd; on a quiet machine
 	$(BIN)/holdfast-drill tier bench --tiers tests/tiers.toml --results tests/results
 
 scale: ## 1 to 1,000 virtual routers, 500 addresses, a flapping trunk, beside keepalived; on a quiet machine

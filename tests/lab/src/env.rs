@@ -55,6 +55,18 @@ pub fn holdfast(given: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
+/// Another program of this house: beside this one, else in PATH.
+///
+/// # Errors
+/// [`Lacks`] when there is none.
+pub fn beside(name: &str) -> Result<PathBuf> {
+    let beside = std::env::current_exe().ok().and_then(|p| Some(p.parent()?.join(name)));
+    match beside.filter(|p| p.is_file()).or_else(|| find_program(name)) {
+        Some(p) => Ok(p),
+        None => bail!(Lacks(format!("{name} beside this program or in PATH"))),
+    }
+}
+
 /// One line about the machine for reports: kernel, cores, load.
 #[must_use]
 pub fn describe() -> String {

@@ -1,8 +1,7 @@
 //! The matrix of mixed pairs, and that of BGP routers: another program, `holdfast-interop`, beside this one; it prints its table itself.
 
-use crate::env::{Lacks, find_program};
-use crate::residue;
-use anyhow::{Context, Result, bail};
+use crate::{env, residue};
+use anyhow::{Context, Result};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -34,13 +33,10 @@ pub struct Matrix {
 /// Runs it.
 ///
 /// # Errors
-/// [`Lacks`] when there is no such program; it can't be run, or left no results.
+/// [`env::Lacks`] when there is no such program; it can't be run, or left no results.
 pub fn run(holdfast: &Path, rounds: &Rounds) -> Result<Matrix> {
     const NAME: &str = "holdfast-interop";
-    let beside = std::env::current_exe().ok().and_then(|p| Some(p.parent()?.join(NAME)));
-    let Some(program) = beside.filter(|p| p.is_file()).or_else(|| find_program(NAME)) else {
-        bail!(Lacks(format!("{NAME} beside this program or in PATH")));
-    };
+    let program = env::beside(NAME)?;
     let file = std::env::temp_dir().join(format!("holdfast-interop-{}.json", std::process::id()));
     let mut command = Command::new(program);
     command.args(rounds.bgp.then_some("--bgp"));

@@ -12,6 +12,7 @@
 
 pub mod agent;
 pub mod balancer;
+pub mod bench;
 pub mod bgp;
 pub mod calibrate;
 pub mod clock;

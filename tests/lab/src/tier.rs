@@ -9,7 +9,7 @@ use crate::record::Provenance;
 use crate::report::Report;
 use crate::run::{Options, drill, drill_more};
 use crate::subject::SubjectKind;
-use crate::{bgp, calibrate, env, flows, garbage, idle, interop, planes, residue, simulate, startstop};
+use crate::{bench, bgp, calibrate, env, flows, garbage, idle, interop, planes, residue, simulate, startstop};
 use anyhow::{Context, Result, bail};
 use piece::{Channel, Kind, Piece};
 use serde_json::{Value, json};
@@ -248,7 +248,7 @@ fn parts(p: &Piece) -> Result<Vec<Part>> {
             let name = |n: usize| if p.repeat > 1 { format!("{}, {n}", p.name) } else { p.name.clone() };
             (1..=p.repeat).map(|n| whole(false, 1, name(n))).collect()
         }
-        Kind::Calibrate | Kind::StartStop | Kind::Interop | Kind::BgpInterop | Kind::Sim => {
+        Kind::Calibrate | Kind::StartStop | Kind::Interop | Kind::BgpInterop | Kind::Sim | Kind::FlowsBench => {
             vec![whole(false, 1, p.name.clone())]
         }
     })
@@ -329,6 +329,10 @@ fn attempt(part: &Part, p: &Piece, tier: &Tier) -> Result<Unit> {
             let asked = bgp::single::Options { count: p.count, strict: p.strict, holdfast: &holdfast };
             let a = bgp::single::ask(case, &asked)?;
             Unit::new(name, a.pass, a.note, a.details, a.json)
+        }
+        Kind::FlowsBench => {
+            let figures = bench::run(&env::holdfast(o.holdfast.as_deref())?, &p.bench_load())?;
+            Unit::new(name, figures.pass, figures.note, String::new(), figures.json)
         }
         Kind::Interop | Kind::BgpInterop => {
             let bgp = p.kind == Kind::BgpInterop;

@@ -1,6 +1,7 @@
 //! What stands in a file of tiers: pieces, each with its keys.
 
 use super::Tier;
+use crate::bench;
 use crate::bgp;
 use crate::drills::{DRILLS, Drill, find};
 use crate::flows;
@@ -46,6 +47,8 @@ pub(super) enum Kind {
     Flows,
     /// The same with the fault left out.
     FlowsTwin,
+    /// What replicating flows costs beside conntrackd, by `holdfast-bench`.
+    FlowsBench,
 }
 
 impl Kind {
@@ -67,6 +70,7 @@ impl Kind {
             Self::PlanesTwin => "planes-twin",
             Self::Flows => "flows",
             Self::FlowsTwin => "flows-twin",
+            Self::FlowsBench => "flows-bench",
         }
     }
 }
@@ -174,6 +178,12 @@ pub(super) struct Piece {
     /// … and how old flows are when it does first, seconds.
     #[serde(default)]
     pub(super) lead: Option<u64>,
+    /// flows-bench: its questions; absent: all.
+    #[serde(default)]
+    pub(super) cases: Vec<String>,
+    /// flows-bench: flows of a big table; events of a load are `count`, their rate is `rate`.
+    #[serde(default = "entries")]
+    pub(super) entries: u32,
 }
 
 fn one() -> usize {
@@ -186,6 +196,10 @@ fn times() -> u32 {
 
 fn count() -> usize {
     1000
+}
+
+fn entries() -> u32 {
+    1_000_000
 }
 
 fn reloads() -> u32 {
@@ -303,6 +317,17 @@ impl Piece {
             moves: self.moves.unwrap_or(usual.moves),
             lead: self.lead.map_or(usual.lead, |seconds| seconds * crate::clock::SECOND),
             ..usual
+        }
+    }
+
+    pub(super) fn bench_load(&self) -> bench::Load<'_> {
+        bench::Load {
+            cases: &self.cases,
+            events: u32::try_from(self.count).unwrap_or(u32::MAX),
+            entries: self.entries,
+            rate: self.rate,
+            repeat: self.repeat,
+            strict: self.strict,
         }
     }
 
