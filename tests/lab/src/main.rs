@@ -93,7 +93,7 @@ enum DrillCommand {
     },
     /// Runs one drill, or `all`.
     Run {
-        /// A name from `drill list`, or `all`, `bgp-all`, `flows-all`, `plane-all`, `plane-haproxy` and so on.
+        /// A name from `drill list`, or `all`, `bgp-all`, `flows-all`, `flows-ecmp`, `plane-all`, `plane-haproxy` and so on.
         #[arg(required = true)]
         names: Vec<String>,
         #[command(flatten)]
@@ -227,10 +227,10 @@ struct DrillOptions {
     /// bgp-* drills: the router.
     #[arg(long, value_enum, default_value = "bird")]
     router: bgp::router::Kind,
-    /// bgp-* drills: the router's next hops.
+    /// bgp-* and flows-ecmp-* drills: the router's next hops.
     #[arg(long, value_enum, default_value = "classic")]
     next_hops: bgp::run::NextHops,
-    /// bgp-* drills: how many nodes announce the VIP.
+    /// bgp-* drills: how many nodes announce the VIP; flows-ecmp-*: at least 3.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
     nodes: u8,
     /// plane-* drills: how many reloads in a row are many.
@@ -282,7 +282,7 @@ struct DrillOptions {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     interval_ms: u64,
     /// Long-lived connections.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=4000))]
     flows: u16,
 }
 
@@ -341,6 +341,23 @@ impl DrillOptions {
         }
     }
 
+    fn ecmp(&self) -> flows::ecmp::run::Options {
+        flows::ecmp::run::Options {
+            sync: self.sync,
+            rules: self.rules,
+            holdfast: self.holdfast.clone(),
+            // Of two nodes one is left: nothing is spread any more.
+            nodes: usize::from(self.nodes).max(3),
+            next_hops: self.next_hops,
+            repeat: self.repeat.into(),
+            twin: self.twin,
+            strict: self.strict,
+            keep: self.keep,
+            narrate: self.verbose,
+            flows: self.flows.into(),
+        }
+    }
+
     fn planes(&self) -> planes::run::Options {
         planes::run::Options {
             holdfast: self.holdfast.clone(),
@@ -366,6 +383,8 @@ enum Wanted {
     Plane(planes::Drill),
     /// Established flows.
     Flows(&'static flows::drills::Drill),
+    /// The same behind a router.
+    Ecmp(&'static flows::ecmp::drills::Drill),
 }
 
 /// The exit codes of DESIGN section 3.
@@ -444,6 +463,11 @@ fn list(topic: Option<&str>) {
     for d in flows::drills::DRILLS.iter().filter(|d| topic.is_none_or(|t| d.name.contains(t) || d.about.contains(t))) {
         println!("{:<22}{}", d.name, d.about);
     }
+    for d in
+        flows::ecmp::drills::DRILLS.iter().filter(|d| topic.is_none_or(|t| d.name.contains(t) || d.about.contains(t)))
+    {
+        println!("{:<22}{}", d.name, d.about);
+    }
     for d in planes::drills() {
         let (name, about) = (d.name(), d.situation.about());
         if topic.is_none_or(|t| name.contains(t) || about.contains(t)) {
@@ -462,11 +486,13 @@ fn run(names: &[String], options: &DrillOptions) -> Result<u8> {
             (None, None) if name == "bgp-all" => drills.extend(bgp::drills::DRILLS.iter().map(Wanted::Router)),
             (None, None) => {
                 let (planes, flows) = (planes::find(name), flows::drills::find(name));
-                if planes.is_empty() && flows.is_empty() {
+                let ecmp = flows::ecmp::drills::find(name);
+                if planes.is_empty() && flows.is_empty() && ecmp.is_empty() {
                     bail!("no drill is called {name:?}; `drill list` names them");
                 }
                 drills.extend(planes.into_iter().map(Wanted::Plane));
                 drills.extend(flows.into_iter().map(Wanted::Flows));
+                drills.extend(ecmp.into_iter().map(Wanted::Ecmp));
             }
         }
     }
@@ -481,6 +507,7 @@ fn run(names: &[String], options: &DrillOptions) -> Result<u8> {
             Wanted::Router(d) => bgp::run::drill(d, &options.bgp())?,
             Wanted::Plane(d) => planes::run::drill(d, &options.planes(), &home)?,
             Wanted::Flows(d) => flows::run::drill(d, &options.flows())?,
+            Wanted::Ecmp(d) => flows::ecmp::run::drill(d, &options.ecmp())?,
         };
         if !options.json {
             println!("{}", report.text());

@@ -116,6 +116,9 @@ pub fn run(tier: &Tier) -> Result<Count> {
         if matches!(p.kind, Kind::Flows | Kind::FlowsTwin) {
             p.flow_drills()?;
         }
+        if matches!(p.kind, Kind::Ecmp | Kind::EcmpTwin) {
+            p.ecmp_drills()?;
+        }
     }
     env::require_basics()?;
     env::holdfast(tier.holdfast.as_deref())?;
@@ -173,6 +176,8 @@ struct Part {
     plane: Option<(planes::Drill, Rc<planes::home::Home>)>,
     /// A drill of flows, with what replicates them and the balancers' rules.
     flows: Option<(&'static flows::drills::Drill, flows::pair::Sync, flows::net::Rules)>,
+    /// A drill of flows behind a router, with what replicates them and how many nodes.
+    ecmp: Option<(&'static flows::ecmp::drills::Drill, flows::pair::Sync, usize)>,
 }
 
 fn parts(p: &Piece) -> Result<Vec<Part>> {
@@ -184,6 +189,7 @@ fn parts(p: &Piece) -> Result<Vec<Part>> {
         bgp: None,
         plane: None,
         flows: None,
+        ecmp: None,
     };
     Ok(match p.kind {
         Kind::Drill | Kind::Twin => {
@@ -239,6 +245,17 @@ fn parts(p: &Piece) -> Result<Vec<Part>> {
                 for (&sync, &rules) in p.sync.iter().flat_map(|s| p.rules.iter().map(move |r| (s, r))) {
                     let name = format!("{}{twin}, {}, {}", d.name, sync.name(), rules.name());
                     all.push(Part { flows: Some((d, sync, rules)), ..whole(true, 1, name) });
+                }
+            }
+            all
+        }
+        Kind::Ecmp | Kind::EcmpTwin => {
+            let twin = if p.kind == Kind::EcmpTwin { " twin" } else { "" };
+            let mut all = Vec::new();
+            for d in p.ecmp_drills()? {
+                for (&sync, &nodes) in p.sync.iter().flat_map(|s| p.nodes.iter().map(move |n| (s, n))) {
+                    let name = format!("{}{twin}, {}, {nodes} nodes", d.name, sync.name());
+                    all.push(Part { ecmp: Some((d, sync, nodes)), ..whole(true, 1, name) });
                 }
             }
             all
@@ -321,6 +338,14 @@ fn attempt(part: &Part, p: &Piece, tier: &Tier) -> Result<Unit> {
             let ours = sync == flows::pair::Sync::Holdfast || o.proves_that_it_fails();
             drill_unit(name, flows::run::drill(d, &o)?, ours, p.again, |r, wanted| {
                 flows::run::drill_more(r, d, &o, wanted)
+            })?
+        }
+        Kind::Ecmp | Kind::EcmpTwin => {
+            let (d, sync, nodes) = part.ecmp.context("a drill of flows behind a router has one")?;
+            let o = p.ecmp_options(tier, sync, nodes);
+            let ours = sync == flows::pair::Sync::Holdfast || o.proves_that_it_fails();
+            drill_unit(name, flows::ecmp::run::drill(d, &o)?, ours, p.again, |r, wanted| {
+                flows::ecmp::run::drill_more(r, d, &o, wanted)
             })?
         }
         Kind::BgpSingle => {

@@ -11,12 +11,14 @@
 //! | [`record`] | what became of each flow |
 //! | [`pair`], [`conntrackd`] | what replicates: Holdfast, conntrackd beside keepalived, nothing |
 //! | [`run`], [`figures`] | how a drill is run, and what comes out |
+//! | [`ecmp`] | flows behind a router that spreads them over nodes |
 //!
 //! Every run has all of it at once: IPv4 and IPv6, DNAT and SNAT, each kind of flow through each of the four ways.
 
 pub mod client;
 pub mod conntrackd;
 pub mod drills;
+pub mod ecmp;
 pub mod figures;
 pub mod net;
 pub mod pair;

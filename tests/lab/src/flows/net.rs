@@ -151,7 +151,7 @@ pub fn prepare(fabric: &Fabric, rules: Rules) -> Result<()> {
 }
 
 /// Unlike what [`sysctl`] sets, without these a drill isn't what it says.
-fn tracking(what: &str, value: &str) -> Result<()> {
+pub(super) fn tracking(what: &str, value: &str) -> Result<()> {
     let file = format!("/proc/sys/net/netfilter/nf_conntrack_{what}");
     std::fs::write(&file, value).with_context(|| format!("set {file} to {value}"))
 }
@@ -173,7 +173,7 @@ fn sixth_addresses(lb: Lb) -> String {
 }
 
 /// What the host itself filters, whoever balances.
-fn filter(rules: Rules) -> String {
+pub(super) fn filter(rules: Rules) -> String {
     match rules {
         Rules::Loose => String::new(),
         Rules::Strict => "table inet drill {\n chain early {\n type filter hook prerouting priority -150\n \

@@ -10,11 +10,12 @@ use super::stream::{Digest, Stream};
 use crate::clock::{MS, Ns, now};
 use crate::fabric::Fabric;
 use crate::load::{Stopper, forget, wait};
+use crate::netns::Netns;
 use anyhow::{Context, Result};
 use rustix::event::epoll;
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Bytes of a request, and of a piece of a stream.
@@ -124,11 +125,19 @@ impl Server {
     /// # Errors
     /// A namespace, a socket, or the thread.
     pub fn start(fabric: &Fabric) -> Result<Self> {
+        Self::serve(backends().map(|(node, addresses)| (fabric.ns(node), addresses.to_vec())))
+    }
+
+    /// The same at these addresses, each in its namespace.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn serve(places: impl Iterator<Item = (Netns, Vec<IpAddr>)>) -> Result<Self> {
         let mut sockets = Vec::new();
-        for (node, addresses) in backends() {
+        for (ns, addresses) in places {
             for ip in addresses {
                 let at = SocketAddr::new(ip, BACKEND_PORT);
-                let (l, u) = fabric.ns(node).inside(move || {
+                let (l, u) = ns.inside(move || {
                     let what = || format!("listen on {at}");
                     Ok((TcpListener::bind(at).with_context(what)?, UdpSocket::bind(at).with_context(what)?))
                 })?;

@@ -49,6 +49,10 @@ pub(super) enum Kind {
     FlowsTwin,
     /// What replicating flows costs beside conntrackd, by `holdfast-bench`.
     FlowsBench,
+    /// Drills of flows behind a router.
+    Ecmp,
+    /// The same with the fault left out.
+    EcmpTwin,
 }
 
 impl Kind {
@@ -71,6 +75,8 @@ impl Kind {
             Self::Flows => "flows",
             Self::FlowsTwin => "flows-twin",
             Self::FlowsBench => "flows-bench",
+            Self::Ecmp => "ecmp",
+            Self::EcmpTwin => "ecmp-twin",
         }
     }
 }
@@ -151,19 +157,19 @@ pub(super) struct Piece {
     /// bgp, bgp-twin: what announces the VIP.
     #[serde(default)]
     pub(super) speaker: bgp::speaker::Kind,
-    /// bgp, bgp-twin: with so many nodes each.
+    /// bgp, bgp-twin, ecmp, ecmp-twin: with so many nodes each.
     #[serde(default = "nodes")]
     pub(super) nodes: Vec<usize>,
-    /// bgp, bgp-twin: the router's next hops.
+    /// bgp, bgp-twin, ecmp, ecmp-twin: the router's next hops.
     #[serde(default)]
     pub(super) next_hops: bgp::run::NextHops,
-    /// flows, flows-twin: with each of these replicating, …
+    /// flows, flows-twin, ecmp, ecmp-twin: with each of these replicating, …
     #[serde(default = "syncs")]
     pub(super) sync: Vec<flows::pair::Sync>,
     /// … and each of these rules.
     #[serde(default = "rules")]
     pub(super) rules: Vec<flows::net::Rules>,
-    /// flows, flows-twin: flows that talk, …
+    /// flows, flows-twin: flows that talk; ecmp, ecmp-twin: all flows, …
     #[serde(default)]
     pub(super) flows: Option<usize>,
     /// … bulk flows, …
@@ -328,6 +334,33 @@ impl Piece {
             rate: self.rate,
             repeat: self.repeat,
             strict: self.strict,
+        }
+    }
+
+    pub(super) fn ecmp_drills(&self) -> Result<Vec<&'static flows::ecmp::drills::Drill>> {
+        let mut all = Vec::new();
+        for n in &self.names() {
+            let found = flows::ecmp::drills::find(n);
+            if found.is_empty() {
+                bail!("piece {}: no drill of flows behind a router is called {n:?}", self.name);
+            }
+            all.extend(found);
+        }
+        Ok(all)
+    }
+
+    pub(super) fn ecmp_options(&self, base: &Tier, sync: flows::pair::Sync, nodes: usize) -> flows::ecmp::run::Options {
+        let usual = flows::ecmp::run::Options::default();
+        flows::ecmp::run::Options {
+            sync,
+            holdfast: base.holdfast.clone(),
+            nodes,
+            next_hops: self.next_hops,
+            repeat: self.repeat,
+            twin: self.kind == Kind::EcmpTwin,
+            strict: self.strict,
+            flows: self.flows.unwrap_or(usual.flows),
+            ..usual
         }
     }
 
