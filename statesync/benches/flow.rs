@@ -48,6 +48,7 @@ impl Pair {
                 shared: false,
                 peers: 1,
             }],
+            sources: Vec::new(),
             max_flows: 2 * MILLION as usize,
             tag: Tag::default(),
             times: Times::default(),

@@ -4,7 +4,7 @@
 //! `with_off` on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of this crate's guards.
-pub const NAMES: [&str; 16] = [
+pub const NAMES: [&str; 21] = [
     "replay-window",
     "auth",
     "source-check",
@@ -21,6 +21,11 @@ pub const NAMES: [&str; 16] = [
     "refill",
     "clash",
     "claim-what-it-has",
+    "claim-by-source",
+    "source-keeps",
+    "claim-raises-own",
+    "begin-after-claims",
+    "read-before-answer",
 ];
 
 /// Whether the guard of this name is switched off.

@@ -23,7 +23,9 @@ pub use probe::{
     ProxyVersion, Stream, Tls,
 };
 pub(crate) use statesync::sync_mode_text;
-pub use statesync::{SYNC_PEERS_MAX, SYNC_VIPS_MAX, StateSync, SyncFilter, SyncMark, SyncMode, SyncVip};
+pub use statesync::{
+    FLOW_SOURCES_MAX, SYNC_PEERS_MAX, SYNC_VIPS_MAX, StateSync, SyncFilter, SyncMark, SyncMode, SyncVip,
+};
 pub use vip::{AnnounceConfig, Leg, Member, Partition, Route, Rule, Track, Tracked, Vip, VipAddress, VrrpConfig};
 
 use serde::{Serialize, Serializer};

@@ -345,6 +345,10 @@ impl Judge<'_> {
             Withheld::Stopping => (Reason::Stopping, true),
         };
         reasons.insert(0, reason);
+        if let Some(reason) = self.is_way_back().filter(|_| view.state == State::Active) {
+            reasons.push(reason);
+            return (Participation::Run { priority: self.settled_priority(standing, reasons) }, None);
+        }
         let leave = (view.state == State::Active).then(|| self.leave_to_best(true, true));
         let to: Option<PeerId> = leave.and_then(|leave| leave.to);
         if self.flushes(to.as_slice(), reasons) {

@@ -362,8 +362,8 @@ pub enum Output {
     RunHook { hook: u16, environment: Vec<(String, String)> },
     /// Of a connection with a router: right after priority 0 and "take it now", before all that changes the kernel.
     Bgp { neighbor: NeighborId, output: BgpOutput },
-    /// For the sync thread: whose a VIP with replicated flows is from now on (announced by BGP alone: ours as long as we
-    /// announce it). Comes before the steps that remove its addresses, since what the kernel forgets after that is no end
+    /// For the sync thread: whose a unit with replicated flows is from now on (announced by BGP alone: ours as long as we
+    /// announce it), or one that flows move with ([`Config::flow_sources`](crate::config::Config::flow_sources)). Comes before the steps that remove its addresses, since what the kernel forgets after that is no end
     /// of a flow; to be handed on before they are carried out.
     Elected { vip: VipId, elected: Elected },
     /// For the keeper: a session was established on `conn`, whose socket is to be duplicated; or it ended (no `conn`).

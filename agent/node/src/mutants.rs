@@ -4,7 +4,7 @@
 //! `with_off` on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of the node's guards; the keeper's are in [`crate::keeper::mutants`].
-pub const NAMES: [&str; 37] = [
+pub const NAMES: [&str; 39] = [
     "interlock-last-node",
     "interlock-pool-differs",
     "fresh-claim-only",
@@ -42,6 +42,8 @@ pub const NAMES: [&str; 37] = [
     "flows-before-address",
     "sync-before-preempt",
     "flows-before-move",
+    "way-back-first",
+    "way-back-last",
 ];
 
 /// Whether the guard of this name is switched off.

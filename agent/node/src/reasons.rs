@@ -44,6 +44,10 @@ pub enum Reason {
     Announced,
     /// It will be announced when its addresses are there.
     AddressesFirst,
+    /// It will be announced when this unit is here, at whose addresses it is answered.
+    WayBackFirst(String),
+    /// It would be given away, and stays while something comes here for this unit, which is answered at its addresses.
+    WayBack(String),
     /// Something tracked fails: `interface eth1`.
     TrackFails(String),
     /// Something tracked fails and costs priority.
@@ -200,6 +204,8 @@ impl fmt::Display for Reason {
             Self::AnnouncedWorse => f.write_str("announced as worse than others (on_down)"),
             Self::Announced => f.write_str("announced to routers"),
             Self::AddressesFirst => f.write_str("is announced as soon as its addresses are there"),
+            Self::WayBackFirst(name) => write!(f, "is announced as soon as {name} is here, where backends answer to"),
+            Self::WayBack(name) => write!(f, "stays while something comes here for {name}: backends answer to it"),
             Self::TrackFails(what) => write!(f, "{what} fails"),
             Self::Weighs { what, weight } => write!(f, "{what} fails and costs {weight} of priority"),
             Self::Drained => f.write_str("this node is drained"),

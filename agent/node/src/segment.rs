@@ -216,6 +216,7 @@ impl Node {
         let left = if to == State::Active { view.leaving.take() } else { None };
         self.report_of.insert(id);
         self.dirty.units.insert(id);
+        self.touch_ways(id);
         self.record(id);
         self.count("role_changes");
         let cause = self.run_mut(id).cause.take().or_else(|| left.and_then(|l| l.event));

@@ -1,14 +1,17 @@
 //! What the sync thread says of the replication of flows, as the node sees it.
 //!
 //! The thread that holds the peers' flows says in a [`SyncWord`] how far it is; the node says whose a VIP is
-//! ([`Output::Elected`](crate::Output::Elected)). `view` holds the last word, `gate` says what comes of it.
+//! ([`Output::Elected`](crate::Output::Elected)). `view` holds the last word, `gate` says what comes of it, `ways` what else
+//! belongs together: a unit that several nodes serve, and the addresses that it is answered at.
 
 mod gate;
 mod view;
+mod ways;
 
 pub use gate::{FlowsView, GATE, Gate};
 pub use holdfast_statesync::flow::{Direction, Elected, Event as SyncEvent, NotReady, Why};
 pub use view::{Unready, View, WORD_MAX};
+pub(crate) use ways::Ways;
 
 use std::time::Duration;
 

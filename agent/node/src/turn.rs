@@ -223,7 +223,10 @@ impl Node {
             if changed {
                 // Addresses that were held back aren't any more.
                 self.reconcile_due = true;
+                let units = self.world.ways.back(id).chain(self.world.ways.users(id));
+                units.for_each(|id| self.dirty.units.insert(id));
             }
+            let Some(view) = self.world.vips.get(usize::from(id.0)) else { continue };
             if changed || view.tracks.iter().any(|track| track.turns_at.is_some_and(|at| at <= now)) {
                 self.dirty.units.insert(id);
             }

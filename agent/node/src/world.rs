@@ -49,6 +49,8 @@ pub struct World {
     pub conntrack: conntrack::View,
     /// The replication of flows; `None`: there is none.
     pub sync: Option<crate::sync::View>,
+    /// Which units are answered at which others.
+    pub(crate) ways: crate::sync::Ways,
     /// By [`crate::config::CheckId`]: how a check fails at the moment.
     pub failing: Vec<Option<Failing>>,
     /// Why an operator's will keeps every VIP away from here.
@@ -447,6 +449,7 @@ impl World {
             neighbors: vec![NeighborView::default(); config.bgp.as_ref().map_or(0, |bgp| bgp.neighbors.len())],
             conntrack: conntrack::View::new(now),
             sync: crate::sync::View::new(config),
+            ways: crate::sync::Ways::new(config),
             failing: vec![None; config.checks.len()],
             withheld: None,
             started: now,

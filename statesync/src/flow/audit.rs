@@ -33,6 +33,8 @@ pub(crate) struct Audit {
     colour: u16,
     /// The table was read since the start, or since events were lost.
     done: bool,
+    /// The table was read since the start.
+    begun: bool,
     /// Events were lost while the kernel was telling: once more.
     again: bool,
     /// Where the search for a flow that can go stands.
@@ -41,7 +43,7 @@ pub(crate) struct Audit {
 
 impl Audit {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { phase: Phase::Rest { until: now }, colour: 0, done: false, again: false, hand: 0 }
+        Self { phase: Phase::Rest { until: now }, colour: 0, done: false, begun: false, again: false, hand: 0 }
     }
 
     /// What a record that is made now has: it counts as seen.
@@ -54,6 +56,11 @@ impl Flows {
     /// The kernel's table isn't known (yet, or any more).
     pub(super) fn reading(&self) -> bool {
         !self.audit.done
+    }
+
+    /// What was in the kernel when this run began isn't known yet.
+    pub(super) fn knows_nothing(&self) -> bool {
+        !self.audit.begun
     }
 
     pub(super) fn on_overrun(&mut self, now: Instant) {
@@ -115,16 +122,20 @@ impl Flows {
                 record.local |= REPLACE;
             }
             self.want(id);
-        } else if self.serves(vip) && self.is_active(entry.timeout_s) {
+        } else if self.follows_packets(&record) && self.is_active(now, record.owner, entry.timeout_s) {
             self.claim_flow(now, id, entry);
         }
         self.flush_full(now);
     }
 
-    /// Whether packets renewed a replica's timeout: it is none that a lease can have.
-    fn is_active(&self, timeout_s: Option<u32>) -> bool {
+    /// Whether packets renewed a replica's timeout: it is none that a lease can have. Nobody renews that of an owner that
+    /// is gone.
+    fn is_active(&self, now: Instant, owner: u8, timeout_s: Option<u32>) -> bool {
         let lease_s = self.config.times.lease.as_secs();
-        timeout_s.map(u64::from).is_some_and(|left| left > lease_s + 2 || left < lease_s / 3)
+        let peer = Self::peer_of(owner).and_then(|index| self.peers.get(index)).filter(|_| self.is_left(owner));
+        let gone_at = peer.and_then(|peer| if self.is_past(owner) { peer.past_since } else { peer.seen_at });
+        let gone_s = gone_at.map_or(0, |at| now.saturating_duration_since(at).as_secs());
+        timeout_s.map(u64::from).is_some_and(|left| left + gone_s > lease_s + 2 || left + gone_s < lease_s / 3)
     }
 
     pub(super) fn on_dump_end(&mut self, now: Instant, complete: bool) {
@@ -153,6 +164,7 @@ impl Flows {
         let pause = if missed { AGAIN } else { self.config.times.audit };
         let until = if self.audit.again { now } else { now + pause };
         self.audit.done = !self.audit.again;
+        self.audit.begun = true;
         self.audit.phase = Phase::Rest { until };
         self.counters.audits += 1;
         self.arm(until);
@@ -194,7 +206,7 @@ impl Flows {
             return false;
         }
         let record = *record;
-        let counts = self.serves(self.table.vip(&record));
+        let counts = self.sees_the_end(&record);
         if !record.local(IN_KERNEL) && !counts {
             return false;
         }

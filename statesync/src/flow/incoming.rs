@@ -318,7 +318,7 @@ impl Flows {
             if record.owner == ME && record.generation == flow.generation {
                 self.counters.conflicts += 1;
             }
-            if !self.gives_way(vip, (record.generation, record.owner), (flow.generation, flow.owner)) {
+            if !self.gives_way(&record, (flow.generation, flow.owner)) {
                 // It has to learn whose the flow is.
                 if let Some(bit) = self.peers.get(index).filter(|_| record.owner == ME).map(|peer| peer.bit) {
                     self.touch_for(now, id, true, bit);

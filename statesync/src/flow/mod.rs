@@ -6,8 +6,10 @@
 //! Each flow has one *owner*: a node, in one life of its kernel. Only the owner tells its state and its end; the others
 //! hold *replicas*, in their kernels, ready. Ownership moves by a *claim* with a higher generation: of a whole VIP by
 //! the node that its election names, or of one flow by a node through which its packets come (an event that no netlink
-//! socket caused, or a timeout that packets renewed). Two claims of one generation are decided by the VIP's election,
-//! else by the lower node id; whoever loses makes its entry a replica. What a node does with its own entries of a VIP
+//! socket caused, or a timeout that packets renewed). With a shared VIP (ECMP) clients' packets come to any node, and
+//! answers to the one that has the flow's SNAT address: there the flows of such an address (a *source*) are claimed, by
+//! the node that its election names, and no other takes them by packets while that one lives. Two claims of one
+//! generation are decided by the election, else by the lower node id; whoever loses makes its entry a replica. What a node does with its own entries of a VIP
 //! that it gave away: it writes them anew without window checks, so that they are of use when the VIP comes back, and
 //! exports no delete of them.
 //!
@@ -60,6 +62,7 @@ mod outgoing;
 mod peer;
 mod record;
 mod room;
+mod source;
 mod table;
 mod types;
 mod verify;
@@ -69,14 +72,14 @@ pub use explain::{Explanation, Listed, NotReplicated, Survival, Whose};
 pub use gate::{NotReady, Told};
 pub use kernel::KERNEL_WINDOW;
 pub use types::{
-    Class, Config, Counters, Direction, Elected, Event, Input, Mode, NodeId, Op, Output, PEERS_MAX, Tag, Ticket, Times,
-    VIPS_MAX, VipConfig, VipId, Why,
+    Class, Config, Counters, Direction, Elected, Event, Input, Mode, NodeId, Op, Output, PEERS_MAX, SOURCES_MAX,
+    SourceId, Tag, Ticket, Times, VIPS_MAX, VipConfig, VipId, Why,
 };
 pub use wire::BATCH_MAX;
 
 use crate::channel::PeerId;
 use audit::Audit;
-use claim::Job;
+use claim::{Job, Seat};
 use facts::FlowKey;
 use hash::HashKey;
 use kernel::Kernel;
@@ -103,7 +106,7 @@ pub(crate) const ME: u8 = 0;
 /// What is remembered of a VIP.
 #[derive(Debug)]
 struct Vip {
-    elected: Elected,
+    seat: Seat,
     /// Highest generation seen.
     top: u32,
     /// Generation of new flows while no peer that could claim the VIP is heard: higher than any claim that we may miss.
@@ -111,11 +114,6 @@ struct Vip {
     alone: Option<u32>,
     /// The last such generation.
     lonely: u32,
-    /// Our last claim, while we are elected: said again to a peer that was away.
-    claimed: Option<u32>,
-    /// When it may be claimed (again), and the pause after that.
-    claim_at: Instant,
-    claim_pause: Duration,
 }
 
 /// What goes to the caller.
@@ -133,6 +131,8 @@ pub struct Flows {
     addresses: HashMap<IpAddr, VipId>,
     table: Table,
     vips: Vec<Vip>,
+    sources: Vec<Seat>,
+    source_of: HashMap<IpAddr, SourceId>,
     peers: Vec<Peer>,
     /// This run.
     run: u64,
@@ -163,6 +163,7 @@ impl Flows {
         let mut rng = ChaCha20Rng::from_seed(seed);
         config.peers.truncate(PEERS_MAX);
         config.vips.truncate(VIPS_MAX);
+        config.sources.truncate(SOURCES_MAX);
         config.tag.bits = config.tag.bits.clamp(4, 8);
         config.tag.shift = config.tag.shift.min(32 - config.tag.bits);
         let key = HashKey([rng.next_u64(), rng.next_u64()]);
@@ -170,19 +171,17 @@ impl Flows {
         for (index, vip) in config.vips.iter().enumerate() {
             addresses.extend(vip.addresses.iter().map(|address| (*address, VipId(index as u8))));
         }
-        let sharing: Vec<u8> = config.vips.iter().map(|vip| vip.peers).collect();
-        let vip = |_: &VipConfig| Vip {
-            elected: Elected::Unknown,
-            top: 0,
-            alone: None,
-            lonely: u32::MAX,
-            claimed: None,
-            claim_at: now,
-            claim_pause: claim::PAUSE_MIN,
-        };
+        let mut source_of = HashMap::new();
+        for (place, addresses) in (0..).map(SourceId).zip(&config.sources) {
+            source_of.extend(addresses.iter().map(|address| (*address, place)));
+        }
+        let sharing: Vec<(u8, bool)> = config.vips.iter().map(|vip| (vip.peers, vip.shared)).collect();
+        let vip = |_: &VipConfig| Vip { seat: Seat::new(now), top: 0, alone: None, lonely: u32::MAX };
         let peers = config.peers.iter().enumerate();
         let mut flows = Self {
-            table: Table::new(key, config.max_flows, &sharing),
+            table: Table::new(key, config.max_flows, &sharing, &config.sources),
+            sources: vec![Seat::new(now); config.sources.len()],
+            source_of,
             vips: config.vips.iter().map(vip).collect(),
             peers: peers.map(|(index, node)| Peer::new(*node, index, now)).collect(),
             run: rng.next_u64(),
@@ -220,7 +219,7 @@ impl Flows {
             Input::PeerDown { peer } => self.on_peer_down(now, usize::from(peer.0)),
             Input::Batch { peer, bytes } => self.on_batch(now, usize::from(peer.0), bytes),
             Input::Elected { vip, elected } => self.on_elected(now, vip, elected),
-            Input::Inherit { peer } => self.on_inherit(now, usize::from(peer.0)),
+            Input::SourceElected { source, elected } => self.on_source_elected(now, source, elected),
             Input::Timer => {}
         }
         self.pump_kernel();
@@ -301,7 +300,7 @@ impl Flows {
 
     /// Whether this node serves the VIP.
     fn serves(&self, vip: VipId) -> bool {
-        self.vips.get(usize::from(vip.0)).is_some_and(|vip| vip.elected == Elected::Me)
+        self.vips.get(usize::from(vip.0)).is_some_and(|vip| vip.seat.elected == Elected::Me)
     }
 
     fn vip_config(&self, vip: VipId) -> Option<&VipConfig> {
@@ -334,6 +333,7 @@ impl Flows {
             Event::Clash { .. } => 4,
             Event::Overrun => 5,
             Event::KernelRefused { .. } => 6,
+            Event::Inherited { .. } => 7,
         };
         let (began, count) = &mut self.outbox.events[kind];
         if began.is_none_or(|began| now.saturating_duration_since(began) >= Duration::from_secs(60)) {

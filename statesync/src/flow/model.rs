@@ -29,10 +29,10 @@ impl Flows {
         match (found, event.kind) {
             (None, EventKind::Destroy) => {}
             (None, _) => self.adopt(now, vip, &key, &nat, &event.entry),
-            (Some(id), EventKind::Destroy) => self.on_destroyed(now, id, vip, event),
+            (Some(id), EventKind::Destroy) => self.on_destroyed(now, id, event),
             (Some(id), _) if self.is_mine(id) => self.on_own_news(now, id, vip, &nat, &event.entry),
             // Packets of a replica come through here: it is ours from now on, if we are to serve it.
-            (Some(id), _) if event.port_id == 0 && self.serves(vip) => self.claim_flow(now, id, &event.entry),
+            (Some(id), _) if event.port_id == 0 && self.may_follow(id) => self.claim_flow(now, id, &event.entry),
             (Some(_), _) => {}
         }
         self.flush_full(now);
@@ -67,6 +67,10 @@ impl Flows {
             || entry.sequence_adjustment.into_iter().flatten().any(|shift| shift != ct::SequenceAdjustment::default())
     }
 
+    fn may_follow(&self, id: Id) -> bool {
+        self.table.get(id).is_some_and(|record| self.follows_packets(record))
+    }
+
     pub(super) fn is_mine(&self, id: Id) -> bool {
         self.table.get(id).is_some_and(|record| record.owner == ME)
     }
@@ -88,7 +92,7 @@ impl Flows {
         };
         let record = Record {
             owner: replica_of.map_or(ME, |index| self.owner_of(index)),
-            generation: if is_replica { 1 } else { self.first_generation(vip) },
+            generation: if is_replica { 1 } else { self.first_generation(vip, nat) },
             flags: if young.is_some() { YOUNG } else { 0 },
             local: IN_KERNEL | self.audit.colour(),
             kernel_id: entry.id.unwrap_or(0),
@@ -105,10 +109,16 @@ impl Flows {
     }
 
     /// The generation of a flow that begins here now.
-    fn first_generation(&self, vip: VipId) -> u32 {
+    fn first_generation(&self, vip: VipId, nat: &Nat) -> u32 {
+        let Some(state) = self.vips.get(usize::from(vip.0)) else { return 1 };
         // What the first dump tells was there before: others may have claimed it since.
-        let alone = self.vips.get(usize::from(vip.0)).and_then(|vip| vip.alone);
-        alone.filter(|_| !self.reading()).unwrap_or(1)
+        if self.reading() {
+            return 1;
+        }
+        // Whoever had this before us may say again what it claimed then, when it comes back: this isn't among it.
+        let ours = self.elected_here(vip, nat.snat) && !mutants::off("begin-after-claims");
+        let first = if ours { state.top.max(1) } else { 1 };
+        state.alone.unwrap_or(first)
     }
 
     /// Flows that are old enough are replicated from now on.
@@ -174,7 +184,7 @@ impl Flows {
         }
         let mask = self.config.tag.mask();
         let kernel_id = entry.id.unwrap_or(0);
-        let first = self.first_generation(vip);
+        let first = self.first_generation(vip, nat);
         self.table.change(id, |record| {
             let fresh = Record { flags: FRESH, scale: 0, mark: 0, ..*record };
             *record = with_state(fresh, &state, mask);
@@ -195,7 +205,7 @@ impl Flows {
     }
 
     /// An entry went from the kernel, by whatever cause but ourselves.
-    fn on_destroyed(&mut self, now: Instant, id: Id, vip: VipId, event: &ct::Event) {
+    fn on_destroyed(&mut self, now: Instant, id: Id, event: &ct::Event) {
         let Some(record) = self.table.get(id).copied() else { return };
         // The two event sockets have no common order: this may be the end of an earlier connection of the tuple.
         let is_other = event.entry.id.is_some_and(|id| record.kernel_id != 0 && id != record.kernel_id);
@@ -203,7 +213,7 @@ impl Flows {
             return;
         }
         // Without the VIP our entries go by timers that no packet renews, and with its address: that says nothing.
-        if record.owner == ME && (self.serves(vip) || mutants::off("fence")) {
+        if record.owner == ME && (self.sees_the_end(&record) || mutants::off("fence")) {
             self.end(now, id);
             return;
         }
@@ -216,17 +226,19 @@ impl Flows {
         }
         let state = event.entry.tcp.map_or(TcpState::None, |tcp| tcp.state);
         let closed = matches!(state, TcpState::TimeWait | TcpState::Close | TcpState::LastAck);
-        if closed && event.port_id == 0 && self.serves(vip) && record.class() == Class::TcpOpen {
+        let comes_here = self.sees_the_end(&record) || self.serves(self.table.vip(&record));
+        if closed && event.port_id == 0 && comes_here && record.class() == Class::TcpOpen {
             // Packets closed it, and they came through here.
             self.claim_flow(now, id, &event.entry);
             self.end(now, id);
-        } else if self.lease_holds(now, record.owner) {
+        } else if self.lease_holds(now, record.owner) && !(event.port_id == 0 && self.is_left(record.owner)) {
             if mutants::off("refill") {
                 return;
             }
             self.counters.refilled += 1;
             self.want(id);
         } else {
+            // Also by its timer, whose owner isn't heard any more: that was its lease.
             self.forget(id);
         }
     }
@@ -329,13 +341,19 @@ impl Flows {
         }
     }
 
-    /// Whether `ours` (generation and owner) gives way to `theirs`.
-    pub(super) fn gives_way(&self, vip: VipId, ours: (u32, u8), theirs: (u32, u8)) -> bool {
+    /// Whether a record gives way to `theirs` (generation and owner).
+    pub(super) fn gives_way(&self, record: &Record, theirs: (u32, u8)) -> bool {
+        let ours = (record.generation, record.owner);
         if ours.0 != theirs.0 {
             return theirs.0 > ours.0;
         }
-        let elected = match self.vips.get(usize::from(vip.0)).map(|vip| vip.elected) {
-            Some(Elected::Me) if !self.vip_config(vip).is_some_and(|vip| vip.shared) => Some(self.config.node),
+        let vip = self.table.vip(record);
+        let elected = match self.vip_config(vip).is_some_and(|vip| vip.shared) {
+            true => Some(self.elected_for(record)),
+            false => self.vips.get(usize::from(vip.0)).map(|vip| vip.seat.elected),
+        };
+        let elected = match elected {
+            Some(Elected::Me) => Some(self.config.node),
             Some(Elected::Peer(peer)) => self.peers.get(usize::from(peer.0)).map(|peer| peer.node),
             _ => None,
         };

@@ -1,5 +1,6 @@
 //! What is held for one peer: the lanes to it, what is on its way, and what came from it.
 
+use super::claim::Seat;
 use super::facts::FlowKey;
 use super::index::{SHARD_BITS, SHARDS};
 use super::record::Id;
@@ -290,6 +291,8 @@ pub(crate) struct Peer {
     pub(crate) inbound: (Option<Why>, Instant),
     /// It said that its table is full.
     pub(crate) full: bool,
+    /// Claims of what it left behind that belongs to no source.
+    pub(crate) left: Seat,
 }
 
 impl Peer {
@@ -308,6 +311,7 @@ impl Peer {
             outbound: (Some(Why::NoSession), now),
             inbound: (Some(Why::NoSession), now),
             full: false,
+            left: Seat::new(now),
         }
     }
 

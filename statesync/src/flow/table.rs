@@ -14,6 +14,7 @@ use super::record::{
 };
 use super::types::{Class, PEERS_MAX, VipId};
 use crate::ct::{TcpFlags, TcpSide};
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Owners: two of each node, one for its present life and one for earlier ones.
@@ -21,6 +22,9 @@ pub(crate) const OWNERS: usize = 2 * (1 + PEERS_MAX);
 
 /// Numbers of services, backends and SNAT addresses: 16 bits, and one of them says "none".
 const NUMBERS: u32 = u16::MAX as u32;
+
+/// Stands for no source.
+pub(crate) const PLAIN: u8 = 0;
 
 /// Why a flow wasn't taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,19 +51,31 @@ pub(crate) struct Table {
     /// Peers that each VIP is shared with, and the group of such sets that it belongs to.
     groups: Vec<u8>,
     group_of: Vec<usize>,
+    /// The source of each number of a SNAT address.
+    sources: Vec<u8>,
+    source_of: HashMap<IpAddr, u8>,
+    /// VIPs whose flows belong to sources.
+    by_source: Vec<bool>,
     /// Live flows per VIP and owner.
     counts: Vec<[u32; OWNERS]>,
+    /// The same per source, of VIPs that are shared.
+    source_counts: Vec<[u32; OWNERS]>,
     classes: [usize; Class::ALL.len()],
     max: usize,
     dead: usize,
 }
 
 impl Table {
-    /// `sharing`: for each VIP the peers that share it.
-    pub(crate) fn new(key: HashKey, max: usize, sharing: &[u8]) -> Self {
+    /// `sharing`: for each VIP the peers that share it, and whether its flows belong to sources. `sources`: their
+    /// addresses.
+    pub(crate) fn new(key: HashKey, max: usize, sharing: &[(u8, bool)], sources: &[Vec<IpAddr>]) -> Self {
         let mut groups: Vec<u8> = Vec::new();
         let mut group_of = Vec::new();
-        for peers in sharing {
+        let mut source_of = HashMap::new();
+        for (place, addresses) in (PLAIN + 1..).zip(sources) {
+            source_of.extend(addresses.iter().map(|address| (*address, place)));
+        }
+        for (peers, _) in sharing {
             let known = groups.iter().position(|group| group == peers);
             group_of.push(known.unwrap_or(groups.len()));
             if known.is_none() {
@@ -78,7 +94,11 @@ impl Table {
             digests: vec![Vec::new(); OWNERS + groups.len()],
             groups,
             group_of,
+            sources: Vec::new(),
+            source_of,
+            by_source: sharing.iter().map(|(_, by_source)| *by_source).collect(),
             counts: vec![[0; OWNERS]; sharing.len()],
+            source_counts: vec![[0; OWNERS]; 1 + sources.len()],
             classes: [0; Class::ALL.len()],
             max: max.min(u32::MAX as usize / 2),
             dead: 0,
@@ -114,6 +134,20 @@ impl Table {
     /// Live flows of a VIP that this owner has.
     pub(crate) fn count(&self, vip: VipId, owner: u8) -> u32 {
         self.counts.get(usize::from(vip.0)).and_then(|counts| counts.get(usize::from(owner))).copied().unwrap_or(0)
+    }
+
+    /// Live flows of VIPs that are shared, of this source (or [`PLAIN`]), that this owner has.
+    pub(crate) fn source_count(&self, source: u8, owner: u8) -> u32 {
+        let counts = self.source_counts.get(usize::from(source));
+        counts.and_then(|counts| counts.get(usize::from(owner))).copied().unwrap_or(0)
+    }
+
+    /// The source to which a flow belongs: [`PLAIN`] if to none, else one more than its place. `None`: its VIP isn't
+    /// shared.
+    pub(crate) fn source(&self, record: &Record) -> Option<u8> {
+        let vip = usize::from(self.vips.get(usize::from(record.service)).copied()?);
+        let by_source = self.by_source.get(vip).copied().unwrap_or(false);
+        by_source.then(|| self.sources.get(usize::from(record.snat)).copied().unwrap_or(PLAIN))
     }
 
     /// Live flows of an owner.
@@ -213,6 +247,15 @@ impl Table {
         self.account(id, true);
     }
 
+    /// Raises the generation, as all nodes do with their copy: no new version that a peer would have to be told.
+    pub(crate) fn raise(&mut self, id: Id, generation: u32) {
+        self.account(id, false);
+        if let Some(record) = self.store.get_mut(id) {
+            record.generation = generation;
+        }
+        self.account(id, true);
+    }
+
     /// Changes where a flow goes.
     pub(crate) fn set_nat(&mut self, id: Id, nat: &Nat) -> Result<(), Refused> {
         let (backend, snat) = self.take_nat(nat).ok_or(Refused::Numbers)?;
@@ -233,7 +276,13 @@ impl Table {
         };
         let snat = match nat.snat {
             Some(snat) => match self.snats.take(snat, |snat| hash_address(key, *snat)) {
-                Some(id) => id as u16,
+                Some(id) => {
+                    if self.sources.len() <= id as usize {
+                        self.sources.resize(id as usize + 1, PLAIN);
+                    }
+                    self.sources[id as usize] = self.source_of.get(&snat).copied().unwrap_or(PLAIN);
+                    id as u16
+                }
                 None => {
                     self.backends.release(u32::from(backend));
                     return None;
@@ -286,6 +335,10 @@ impl Table {
         }
         let owner = usize::from(record.owner).min(OWNERS - 1);
         if let Some(counts) = self.counts.get_mut(usize::from(self.vips[usize::from(record.service)])) {
+            counts[owner] = if add { counts[owner] + 1 } else { counts[owner].saturating_sub(1) };
+        }
+        let source = self.source(&record).map(usize::from);
+        if let Some(counts) = source.and_then(|source| self.source_counts.get_mut(source)) {
             counts[owner] = if add { counts[owner] + 1 } else { counts[owner].saturating_sub(1) };
         }
         let (sum, shard) = (self.digest_of(&record), shard_of(self.hash_of(&record)));
@@ -376,7 +429,7 @@ impl Table {
         self.snats.rehash(|snat| hash_address(key, *snat));
         self.index = Index::new();
         self.digests.iter_mut().for_each(Vec::clear);
-        self.counts.iter_mut().for_each(|counts| *counts = [0; OWNERS]);
+        self.counts.iter_mut().chain(&mut self.source_counts).for_each(|counts| *counts = [0; OWNERS]);
         self.classes = [0; Class::ALL.len()];
         self.dead = 0;
         for id in 0..self.store.end() {

@@ -24,9 +24,16 @@ impl NodeId {
     }
 }
 
+/// Most sources.
+pub const SOURCES_MAX: usize = 254;
+
 /// A VIP's place in [`Config::vips`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VipId(pub u8);
+
+/// A source's place in [`Config::sources`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceId(pub u8);
 
 /// From when on a VIP's flows are replicated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -49,7 +56,7 @@ pub struct VipConfig {
     pub addresses: Vec<IpAddr>,
     /// From when on.
     pub mode: Mode,
-    /// Several nodes serve it at once (ECMP): ownership is then each flow's own, nobody claims all of them.
+    /// Several nodes serve it at once (ECMP): nobody claims all of its flows, but with a source those that have it.
     pub shared: bool,
     /// The peers that share it with us, bit n for [`PeerId`] n: others can't touch its flows and aren't told of them.
     pub peers: u8,
@@ -147,6 +154,10 @@ pub struct Config {
     pub peers: Vec<NodeId>,
     /// The VIPs, at most [`VIPS_MAX`].
     pub vips: Vec<VipConfig>,
+    /// Sources, at most [`SOURCES_MAX`], in the same order on all nodes: where what backends answer to flows of shared VIPs
+    /// comes to. Each has its addresses and is at one node at a time, by an election of its own. Flows whose SNAT address
+    /// is one of them belong to the node that it names.
+    pub sources: Vec<Vec<IpAddr>>,
     /// Most flows that are held; beyond, those of the shortest-lived class go first.
     pub max_flows: usize,
     /// Our bits of the mark.
@@ -219,10 +230,14 @@ pub enum Input<'a> {
         /// Its result.
         elected: Elected,
     },
-    /// This node takes over what a peer left behind (its SNAT addresses are ours now): all its flows, of any VIP.
-    Inherit {
-        /// Whose.
-        peer: PeerId,
+    /// The election of a source has this result now: who is named claims the flows that are translated to it. Those
+    /// without a SNAT address that a node left behind are claimed by whom the first source names that has a result: it may
+    /// be their gateway. Told before the address goes, as with a VIP.
+    SourceElected {
+        /// Which source.
+        source: SourceId,
+        /// Its result.
+        elected: Elected,
     },
     /// `poll_timeout` has passed.
     Timer,
@@ -290,6 +305,13 @@ pub enum Event {
     Claimed {
         /// Which VIP.
         vip: VipId,
+        /// The claim's generation.
+        generation: u32,
+    },
+    /// The flows that belong to a source are ours from now on.
+    Inherited {
+        /// Which source.
+        source: SourceId,
         /// The claim's generation.
         generation: u32,
     },
@@ -379,6 +401,8 @@ pub struct Counters {
     pub claims: u64,
     /// Claims of a whole VIP.
     pub vip_claims: u64,
+    /// Claims of all that belongs to a source, or that a node left behind.
+    pub source_claims: u64,
     /// Batches sent, and their bytes.
     pub batches_sent: u64,
     /// Bytes of these.

@@ -207,27 +207,6 @@ fn packets_that_no_event_told_of_are_seen_by_the_audit() {
 }
 
 #[test]
-fn a_survivor_that_inherits_owns_all_that_the_dead_node_had() {
-    let mut sim = Sim::new(11, 4);
-    for node in 0..4 {
-        sim.elect(node, SHARED, Elected::Me);
-        sim.open(node, SHARED, 50);
-    }
-    assert!(sim.run_until(5 * SECOND, Sim::all_in_sync));
-    sim.nodes[3].stalled_until = Some(sim.now + 600 * SECOND);
-    sim.run_for(SECOND);
-    let peer = sim.peer(0, 3);
-    sim.give(0, Input::Inherit { peer });
-    sim.drain(0);
-    sim.run_for(SECOND);
-    let owners = |sim: &Sim, node: usize| sim.table(node).values().filter(|(owner, ..)| *owner == 0).count();
-    assert_eq!([owners(&sim, 0), owners(&sim, 1), owners(&sim, 2)], [100; 3]);
-    sim.nodes[3].stalled_until = None;
-    assert_heals(&mut sim, 8 * SECOND);
-    assert_eq!(owners(&sim, 3), 100);
-}
-
-#[test]
 pub(crate) fn a_udp_flow_with_a_timeout_of_6_seconds_lives_on_the_replica_as_long_as_on_the_owner() {
     let mut sim = pair(12, 0);
     for _ in 0..20 {

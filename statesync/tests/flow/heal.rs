@@ -50,6 +50,21 @@ fn a_closed_flow_goes_from_the_peers_kernel() {
 }
 
 #[test]
+pub(crate) fn who_has_not_read_its_own_table_says_nothing_of_it() {
+    let mut sim = pair(13, 500);
+    let before = sim.counters(0).shards_sent;
+    // It finds the replicas of the run before; the peer is heard long before they all are read.
+    sim.dump_takes = 400 * MS;
+    sim.restart(1);
+    sim.run_for(300 * MS);
+    let peer = sim.peer(0, 1);
+    assert_ne!(sim.flows(0).outbound(sim.now, peer).and_then(|direction| direction.why), None);
+    assert!(sim.run_until(5 * SECOND, Sim::all_in_sync));
+    assert_eq!(sim.counters(0).shards_sent, before, "nothing was missing");
+    assert_equal(&sim);
+}
+
+#[test]
 fn a_node_that_starts_later_gets_all_flows_also_those_older_than_the_first_agent() {
     let mut sim = Sim::idle(3, 2);
     for _ in 0..2_000 {

@@ -3,6 +3,7 @@
 
 mod channel;
 mod claims;
+mod ecmp;
 mod figures;
 mod gate;
 mod heal;

@@ -1,6 +1,6 @@
 //! Each guard's check, seen to fail when the guard is off.
 
-use crate::{claims, gate, heal, hostile, limits};
+use crate::{claims, ecmp, gate, heal, hostile, limits};
 use holdfast_statesync::mutants::with_off;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -73,4 +73,32 @@ fn without_the_rule_for_clashes_a_clash_is_noticed() {
 #[test]
 fn without_the_limit_of_claims_lost_flows_are_noticed() {
     fails_without("claim-what-it-has", claims::flows_that_open_while_the_vip_moves_are_lost_on_neither_side);
+}
+
+#[test]
+fn without_claims_by_address_flows_of_a_dead_node_are_noticed() {
+    fails_without(
+        "claim-by-source",
+        ecmp::who_gets_a_dead_nodes_address_has_its_flows_by_one_message_and_idle_ones_live_on,
+    );
+}
+
+#[test]
+fn without_the_rule_of_the_address_a_flow_that_its_clients_packets_took_along_is_noticed() {
+    fails_without("source-keeps", ecmp::a_flow_stays_with_who_has_its_address_whoever_gets_its_clients_packets);
+}
+
+#[test]
+fn without_a_read_table_answers_that_have_flows_sent_again_are_noticed() {
+    fails_without("read-before-answer", heal::who_has_not_read_its_own_table_says_nothing_of_it);
+}
+
+#[test]
+fn without_the_generation_of_claims_on_ones_own_flows_lost_ones_are_noticed() {
+    fails_without("claim-raises-own", ecmp::claims_that_cross_lose_nothing);
+}
+
+#[test]
+fn without_later_generations_of_later_flows_what_an_old_claim_took_is_noticed() {
+    fails_without("begin-after-claims", ecmp::an_old_claim_takes_no_new_flow);
 }

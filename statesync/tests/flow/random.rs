@@ -14,7 +14,7 @@ const SEEDS: std::ops::Range<u64> = 0..24;
 const FOUND: [u64; 4] = [49, 98, 456, 596];
 
 #[allow(clippy::disallowed_methods, reason = "the range of seeds comes from the environment")]
-fn seeds(usual: impl Iterator<Item = u64>) -> Vec<u64> {
+pub(crate) fn seeds(usual: impl Iterator<Item = u64>) -> Vec<u64> {
     let Ok(text) = std::env::var("HOLDFAST_FLOW_SEEDS") else { return usual.collect() };
     let parts = text.split_once("..").and_then(|(first, end)| Some((first.parse().ok()?, end.parse().ok()?)));
     let (first, end) = parts.expect("HOLDFAST_FLOW_SEEDS is FIRST..END");
@@ -35,7 +35,7 @@ const fn count_of(seed: u64) -> usize {
     2 + (seed % 3) as usize
 }
 
-fn hold(seeds: &[u64], run: impl Fn(u64) + std::panic::RefUnwindSafe) {
+pub(crate) fn hold(seeds: &[u64], run: impl Fn(u64) + std::panic::RefUnwindSafe) {
     let failed: Vec<u64> =
         seeds.iter().copied().filter(|seed| std::panic::catch_unwind(|| run(*seed)).is_err()).collect();
     assert!(failed.is_empty(), "failed: seeds {failed:?}");

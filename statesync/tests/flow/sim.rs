@@ -6,8 +6,8 @@ use crate::wire::Wire;
 use holdfast_statesync::PeerId;
 use holdfast_statesync::ct::{Key, Tuple};
 use holdfast_statesync::flow::{
-    BATCH_MAX, Config, Counters, Elected, Event, Flows, Input, Mode, NodeId, Output, Tag, Times, VipConfig, VipId,
-    Whose, Why,
+    BATCH_MAX, Config, Counters, Elected, Event, Flows, Input, Mode, NodeId, Output, SourceId, Tag, Times, VipConfig,
+    VipId, Whose, Why,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
@@ -45,6 +45,8 @@ pub(crate) struct Node {
     pub(crate) epoch: u64,
     /// Doesn't do anything until then.
     pub(crate) stalled_until: Option<Instant>,
+    /// When its kernel has told its table.
+    dump_at: Option<Instant>,
     /// When it was last seen to stand still.
     stood_at: Option<Instant>,
     inbox: VecDeque<(usize, Vec<u8>)>,
@@ -54,6 +56,7 @@ pub(crate) struct Node {
     /// Whose sessions were open at the last tick.
     open: Vec<bool>,
     elected: [Elected; 2],
+    sources: Vec<Elected>,
     pub(crate) events: Vec<Event>,
     /// What earlier runs counted.
     earlier: Vec<Counters>,
@@ -90,6 +93,8 @@ pub(crate) struct Sim {
     pub(crate) times: Times,
     pub(crate) mode: Mode,
     pub(crate) max_flows: usize,
+    /// How long a kernel takes to tell its table.
+    pub(crate) dump_takes: Duration,
     /// Replicas of living flows that went by their own timer while their node was awake and had sessions with all others.
     pub(crate) timed_out: Vec<(usize, Key)>,
     pub(crate) wire_bytes: u64,
@@ -125,12 +130,14 @@ impl Sim {
             boot: 1000 + node as u64,
             epoch: 2000 + node as u64,
             stalled_until: None,
+            dump_at: None,
             stood_at: None,
             inbox: VecDeque::new(),
             up: vec![false; count],
             heard: vec![now; count],
             open: vec![false; count],
             elected: [Elected::Unknown; 2],
+            sources: vec![Elected::Unknown; count],
             events: Vec::new(),
             earlier: Vec::new(),
         };
@@ -150,6 +157,7 @@ impl Sim {
             times,
             mode: Mode::Assured,
             max_flows: 100_000,
+            dump_takes: Duration::ZERO,
             timed_out: Vec::new(),
             wire_bytes: 0,
             datagrams: 0,
@@ -194,6 +202,7 @@ impl Sim {
             port_id: OURS,
             peers: (0..count).filter(|other| *other != node).map(|other| NodeId(100 + other as u32)).collect(),
             vips: vec![vip(0), vip(1)],
+            sources: self.sources(),
             max_flows: self.max_flows,
             tag: Tag::default(),
             times: self.times.clone(),
@@ -202,6 +211,7 @@ impl Sim {
         self.rng.fill_bytes(&mut seed);
         let here = &mut self.nodes[node];
         here.flows = Some(Flows::new(config, seed, self.now));
+        here.dump_at = None;
         here.inbox.clear();
         here.up.fill(false);
         here.open.fill(false);
@@ -210,6 +220,9 @@ impl Sim {
         for vip in [VIP, SHARED] {
             let elected = self.nodes[node].elected[usize::from(vip.0)];
             self.give(node, Input::Elected { vip, elected });
+        }
+        for (source, elected) in (0..).map(SourceId).zip(self.nodes[node].sources.clone()) {
+            self.give(node, Input::SourceElected { source, elected });
         }
         self.drain(node);
         self.build_channel(node);
@@ -266,7 +279,8 @@ impl Sim {
                     let result = self.nodes[node].kernel.apply(self.now, &op);
                     self.give(node, Input::Done { ticket, result });
                 }
-                Output::Dump => self.dump(node),
+                Output::Dump if self.dump_takes.is_zero() => self.dump(node),
+                Output::Dump => self.nodes[node].dump_at = Some(self.now + self.dump_takes),
                 Output::Event(event) => self.nodes[node].events.push(event),
             }
         }
@@ -410,6 +424,10 @@ impl Sim {
                 }
                 self.expire(node);
                 self.note_open(node);
+                let now = self.now;
+                if self.is_awake(node) && self.nodes[node].dump_at.take_if(|at| *at <= now).is_some() {
+                    self.dump(node);
+                }
             }
         }
         while let Some(entry) = self.in_flight.first_entry().filter(|entry| entry.key().0 <= self.now) {
@@ -478,6 +496,43 @@ impl Sim {
         self.drain(node);
     }
 
+    /// Each node's own SNAT addresses.
+    fn sources(&self) -> Vec<Vec<IpAddr>> {
+        (0..self.nodes.len()).map(|node| vec![Self::source(node, false), Self::source(node, true)]).collect()
+    }
+
+    fn source(node: usize, v6: bool) -> IpAddr {
+        let last = 100 + node as u16;
+        if v6 { IpAddr::from([0x2001, 0xdb8, 1, 0, 0, 0, 2, last]) } else { IpAddr::from([10, 2, 0, last as u8]) }
+    }
+
+    /// A node's SNAT address comes to this node, by all nodes' elections.
+    pub(crate) fn move_source(&mut self, of: usize, to: usize) {
+        for node in 0..self.nodes.len() {
+            let elected = if node == to { Elected::Me } else { Elected::Peer(self.peer(node, to)) };
+            self.elect_source(node, of, elected);
+        }
+    }
+
+    pub(crate) fn elect_source(&mut self, node: usize, of: usize, elected: Elected) {
+        self.nodes[node].sources[of] = elected;
+        self.give(node, Input::SourceElected { source: SourceId(of as u8), elected });
+        self.drain(node);
+    }
+
+    /// Opens flows of the shared VIP through this node, from its own SNAT address.
+    pub(crate) fn open_sourced(&mut self, node: usize, count: usize) {
+        for _ in 0..count {
+            let client = self.next_client(SHARED, false);
+            let answers = client.original.addresses.source().is_ipv6();
+            let port = client.original.layer4.source_port();
+            let backend = SocketAddr::new(client.reply.addresses.source(), 8080);
+            let reply = Tuple::tcp(backend, SocketAddr::new(Self::source(node, answers), port)).expect("one family");
+            self.open_client(node, Client { reply, ..client });
+        }
+        self.wake(node);
+    }
+
     /// What the next client would be.
     pub(crate) fn next_client(&mut self, vip: VipId, udp: bool) -> Client {
         let number = self.next_client;
@@ -544,6 +599,13 @@ impl Sim {
             held.map(|held| held.until = now + client.life).is_some()
         });
         before - self.clients.len()
+    }
+
+    /// A packet of a client's flow comes to this node, of no kind that its kernel tells of. `false`: it is unknown there.
+    pub(crate) fn packet(&mut self, node: usize, client: &Client) -> bool {
+        let now = self.now;
+        let held = self.nodes[node].kernel.flows.get_mut(&client.key()).filter(|held| held.reply == client.reply);
+        held.map(|held| held.until = now + client.life).is_some()
     }
 
     /// All pairs of nodes hold each other's flows, as they say.

@@ -89,6 +89,7 @@ impl Node {
             port_id: 777,
             peers: vec![NodeId(2), NodeId(3)],
             vips: vec![vip(SHARED, 10, 0b11), vip(FOREIGN, 11, 0b10)],
+            sources: Vec::new(),
             max_flows: MAX_FLOWS,
             tag: Tag::default(),
             times: Times::default(),

@@ -25,7 +25,10 @@ impl Judge<'_> {
         let fitness = self.said_fitness(health.fitness, &mut reasons);
         match view.offered {
             Some(_) if announce.is_some() => reasons.push(Reason::Announced),
-            _ if announce.is_some() => reasons.push(self.flows_first().unwrap_or(Reason::AddressesFirst)),
+            _ if announce.is_some() => {
+                let first = self.flows_first().or_else(|| self.way_back_first());
+                reasons.push(first.unwrap_or(Reason::AddressesFirst));
+            }
             _ => {}
         }
         let stays = view.stays_until.is_some_and(|until| self.now < until);

@@ -52,6 +52,7 @@ impl Node {
         // is a fault, and the plan says so.
         let announce = announce.filter(|_| offered.is_some() || !self.is_gated(now, id));
         let form = announce.filter(|_| offered.is_some() || self.landed(id) || mutants::off("address-before-route"));
+        let form = form.filter(|_| offered.is_some() || self.has_way_back(id));
         if view.held != held {
             self.view_mut(id).bgp.held = held;
             self.dirty.units.insert(id);
@@ -95,7 +96,7 @@ impl Node {
     }
 
     /// Every address of a unit is in the kernel.
-    fn landed(&self, id: VipId) -> bool {
+    pub(crate) fn landed(&self, id: VipId) -> bool {
         let Some(plan) = self.plan.vips.get(usize::from(id.0)) else { return false };
         // Added in this order: the last one is there last.
         !plan.extras.incomplete && plan.addresses.iter().rev().all(|key| self.actual.landed(key))
@@ -108,6 +109,7 @@ impl Node {
         if view.held && view.offered.is_none() && self.landed(id) {
             self.dirty.units.insert(id);
         }
+        self.touch_ways(id);
     }
 
     fn offer(&mut self, now: Instant, id: VipId, form: Option<Form>) {
@@ -164,6 +166,7 @@ impl Node {
         let held_back = damping.filter(|_| own).and_then(|damping| view.bgp.penalty.flap(now, &damping));
         self.reconcile_due = true;
         self.dirty.units.insert(id);
+        self.touch_ways(id);
         if let Some(until) = held_back {
             let kind = Kind::RouteDamped { vip: self.vip_name(id), for_ms: crate::io::age_ms(until, now) };
             self.event(now, cause, kind);

@@ -1,6 +1,6 @@
 //! Which connections the peers hold, too.
 
-use super::{VipId, milliseconds};
+use super::{Config, VipId, milliseconds};
 use serde::{Serialize, Serializer};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -79,6 +79,28 @@ pub(crate) fn sync_mode_text(mode: SyncMode) -> String {
         SyncMode::Syn => "syn".to_owned(),
         SyncMode::After(after) => format!("after {} ms", after.as_millis()),
         SyncMode::Off => "off".to_owned(),
+    }
+}
+
+/// Most units that flows of others move with.
+pub const FLOW_SOURCES_MAX: usize = holdfast_statesync::flow::SOURCES_MAX;
+
+impl Config {
+    /// With a unit in [`StateSync`] that several nodes serve at once: the units whose holder has the flows that are answered
+    /// at them. That is each unit with a router whose own flows aren't replicated, since what other nodes translate to isn't
+    /// known here. By name, so that all nodes have the same, at most [`FLOW_SOURCES_MAX`].
+    pub fn flow_sources(&self) -> Vec<VipId> {
+        let replicated = || self.statesync.iter().flat_map(|sync| &sync.vips).filter(|sync| sync.mode != SyncMode::Off);
+        let spread = |id: VipId| self.vips.get(usize::from(id.0)).is_some_and(super::Vip::anycast);
+        if !replicated().any(|sync| spread(sync.vip)) {
+            return Vec::new();
+        }
+        let units = (0..).map(VipId).zip(&self.vips);
+        let mut found: Vec<_> =
+            units.filter(|(id, unit)| !unit.anycast() && !replicated().any(|sync| sync.vip == *id)).collect();
+        found.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+        found.truncate(FLOW_SOURCES_MAX);
+        found.into_iter().map(|(id, _)| id).collect()
     }
 }
 

@@ -118,6 +118,11 @@ impl Node {
                 let Some(vip) = vip(place) else { return };
                 Kind::FlowsClaimed { vip, generation }
             }
+            flow::Event::Inherited { source, generation } => {
+                let sources = self.config.flow_sources();
+                let Some(vip) = sources.get(usize::from(source.0)).map(|id| self.vip_name(*id)) else { return };
+                Kind::FlowsClaimed { vip, generation }
+            }
             flow::Event::Full { class } => {
                 let what = "max_flows is reached: this kind of flow and shorter-lived ones are no longer replicated";
                 notice(format!("{what}: {}", class_text(class)))

@@ -16,8 +16,8 @@ const BUSY: Duration = Duration::from_secs(1);
 /// What is known of the replication.
 #[derive(Debug, Clone)]
 pub struct View {
-    /// Where each unit with replicated flows stands in the words.
-    places: BTreeMap<VipId, usize>,
+    /// Where the flows of each unit stand in the words: its own, or all those that move with it.
+    places: BTreeMap<VipId, Vec<usize>>,
     word: Option<(Instant, SyncWord)>,
     /// By place: until when it was ready last.
     ready_at: Vec<Option<Instant>>,
@@ -42,12 +42,16 @@ impl View {
     /// `None`: no flows are replicated.
     pub(crate) fn new(config: &Config) -> Option<Self> {
         let vips = &config.statesync.as_ref()?.vips;
-        let places = vips.iter().enumerate().filter(|(_, sync)| sync.mode != SyncMode::Off);
-        let places = places.map(|(place, sync)| (sync.vip, place)).collect();
+        let replicated = vips.iter().enumerate().filter(|(_, sync)| sync.mode != SyncMode::Off);
+        let mut places: BTreeMap<VipId, Vec<usize>> =
+            replicated.clone().map(|(place, sync)| (sync.vip, vec![place])).collect();
+        let is_spread = |id: VipId| config.vips.get(usize::from(id.0)).is_some_and(crate::config::Vip::anycast);
+        let spread: Vec<usize> = replicated.filter(|(_, sync)| is_spread(sync.vip)).map(|(place, _)| place).collect();
+        places.extend(config.flow_sources().into_iter().map(|id| (id, spread.clone())));
         Some(Self { places, word: None, ready_at: vec![None; vips.len()] })
     }
 
-    /// Units whose flows are replicated.
+    /// Units whose flows are replicated, and those that flows move with.
     pub(crate) fn units(&self) -> impl Iterator<Item = VipId> {
         self.places.keys().copied()
     }
@@ -90,10 +94,13 @@ impl View {
     /// # Errors
     /// What is missing.
     pub fn ready(&self, id: VipId, now: Instant) -> Result<(), Unready> {
-        let Some(place) = self.places.get(&id) else { return Ok(()) };
+        let Some(places) = self.places.get(&id) else { return Ok(()) };
         let Some(word) = self.fresh(now) else { return Err(self.silence(now)) };
-        let vip = word.vips.get(*place).ok_or(Unready::Silent)?;
-        vip.ready.map_err(Unready::Missing)
+        for place in places {
+            let vip = word.vips.get(*place).ok_or(Unready::Silent)?;
+            vip.ready.map_err(Unready::Missing)?;
+        }
+        Ok(())
     }
 
     /// The same for one that needn't hurry: the kernel may lag for a moment.
@@ -108,7 +115,8 @@ impl View {
     }
 
     fn ready_until(&self, id: VipId) -> Option<Instant> {
-        let at = self.ready_at.get(*self.places.get(&id)?)?;
+        let places = self.places.get(&id)?.iter();
+        let at = places.map(|place| self.ready_at.get(*place).copied().flatten()).min().flatten();
         at.map(|at| at + BUSY)
     }
 

@@ -3,7 +3,7 @@
 
 use super::lab::*;
 #[cfg(feature = "mutants")]
-use super::{flows, interlocks, plane_groups, planes};
+use super::{flows, interlocks, plane_groups, planes, ways};
 use crate::config::{Damping, Partition};
 use crate::drain::{LAST_NODE, PEER_UNKNOWN};
 use crate::io::Answer;
@@ -256,6 +256,8 @@ fn each_scenario_fails_without_its_guard() {
         ("flows-before-address", flows::the_address_waits_for_flows),
         ("sync-before-preempt", flows::who_lacks_flows_does_not_preempt),
         ("flows-before-move", flows::a_planned_move_waits_for_flows),
+        ("way-back-first", ways::a_node_takes_its_address_back_with_its_flows_and_is_announced_after_that),
+        ("way-back-last", ways::an_address_leaves_after_what_comes_for_it),
     ];
     for (guard, scenario) in scenarios {
         assert!(crate::mutants::with_off(guard, scenario).is_err(), "passes without {guard}");

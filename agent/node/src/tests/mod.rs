@@ -22,3 +22,4 @@ mod properties;
 mod regressions;
 mod status;
 mod upgrade;
+mod ways;

@@ -111,12 +111,7 @@ fn way_back(config: &Config, vip: &Vip, service: &Service) -> Result<String, (St
                 returns(config, vip, *address)?;
             }
             let addresses: Vec<String> = service.snat.iter().map(ToString::to_string).collect();
-            // The address is a VIP of its own, and no flow is claimed with it: each is when its packets come.
-            let how = if vip.anycast() {
-                "which a survivor takes over; flows follow one by one"
-            } else {
-                "which moves along"
-            };
+            let how = if vip.anycast() { "which a survivor takes over with its flows" } else { "which moves along" };
             Ok(format!("backends answer to {}, {how}", addresses.join(", ")))
         }
         NatMode::Dnat if vip.anycast() => {
@@ -258,7 +253,7 @@ mod tests {
         assert_eq!(told(&config), Vec::<String>::new());
         let text = promise(&config, &config.vips[0]);
         assert!(text.contains("from their first packet on"), "{text}");
-        assert!(text.contains("10.2.0.10, which a survivor takes over; flows follow one by one\n"), "{text}");
+        assert!(text.contains("10.2.0.10, which a survivor takes over with its flows\n"), "{text}");
     }
 
     #[test]

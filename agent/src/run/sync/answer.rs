@@ -110,6 +110,7 @@ impl Sync {
             ("audit_repairs", flows.audit_repairs),
             ("claims", flows.claims),
             ("vip_claims", flows.vip_claims),
+            ("source_claims", flows.source_claims),
             ("batches_sent", flows.batches_sent),
             ("bytes_sent", flows.bytes_sent),
             ("records_sent", flows.records_sent),

@@ -46,8 +46,9 @@ pub(super) struct Kernel {
     batch: Batch,
     /// To be written, in order; at most [`KERNEL_WINDOW`], the flow side hands out no more.
     ops: VecDeque<(Ticket, Op)>,
-    /// Of the batch being written.
+    /// Of the batch being written, and where in it each place of the batch stands: what can't be put isn't in it.
     results: Vec<(Ticket, Result<(), i32>)>,
+    places: Vec<usize>,
     changed: Vec<Event>,
     removed: Vec<Event>,
     held: u32,
@@ -79,6 +80,7 @@ impl Kernel {
             batch: Batch::new(),
             ops: VecDeque::with_capacity(KERNEL_WINDOW),
             results: Vec::with_capacity(WRITES),
+            places: Vec::with_capacity(WRITES),
             changed: Vec::new(),
             removed: Vec::new(),
             held: 0,
@@ -188,8 +190,7 @@ impl Kernel {
     pub(super) fn write(&mut self) -> &[(Ticket, Result<(), i32>)] {
         self.batch.clear();
         self.results.clear();
-        // Positions in the batch are counted apart: what can't be put isn't in it.
-        let mut places = Vec::with_capacity(WRITES);
+        self.places.clear();
         while self.results.len() < WRITES
             && let Some((ticket, op)) = self.ops.pop_front()
         {
@@ -200,7 +201,7 @@ impl Kernel {
             };
             match put {
                 Ok(_) => {
-                    places.push(self.results.len());
+                    self.places.push(self.results.len());
                     self.results.push((ticket, Ok(())));
                 }
                 Err(_) => {
@@ -209,7 +210,7 @@ impl Kernel {
                 }
             }
         }
-        let (results, refusals) = (&mut self.results, &mut self.refusals);
+        let (results, places, refusals) = (&mut self.results, &self.places, &mut self.refusals);
         let written = self.writer.write(&self.batch, |position, outcome| {
             *refusals.entry(outcome.word()).or_default() += 1;
             let place = places.get(position).and_then(|place| results.get_mut(*place));

@@ -2,16 +2,16 @@
 
 use super::query::Asked;
 use crate::run::queues::Note;
-use holdfast_node::config::{SYNC_VIPS_MAX, StateSync, VipId};
+use holdfast_node::config::{Config, FLOW_SOURCES_MAX, SYNC_VIPS_MAX, VipId};
 use holdfast_node::sync::{SyncEvent, SyncWord};
-use holdfast_statesync::flow::{self, Elected};
+use holdfast_statesync::flow::Elected;
 use std::collections::BTreeMap;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
-/// What the sync thread is told and hasn't read. Full → the last of each VIP waits on the protocol thread's side.
-const ORDERS_MAX: usize = 2 * SYNC_VIPS_MAX;
+/// What the sync thread is told and hasn't read. Full → the last of each unit waits on the protocol thread's side.
+const ORDERS_MAX: usize = 2 * (SYNC_VIPS_MAX + FLOW_SOURCES_MAX);
 /// Words on their way. Full → the last one waits on the sync thread's side, and takes in what comes after it.
 const WORDS_MAX: usize = 4;
 /// Events for the journal; the flow side bounds how many there are per minute. Full → dropped, the log has them.
@@ -20,10 +20,19 @@ const EVENTS_MAX: usize = 64;
 /// What the sync thread is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Whose a VIP is from now on.
-    Elected { vip: flow::VipId, elected: Elected },
+    /// Whose it is from now on.
+    Elected { of: Of, elected: Elected },
     /// The agent stops, and leaves nothing behind: no replica either. The thread ends with this.
     Clear,
+}
+
+/// What has an owner by an election.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Of {
+    /// A replicated VIP.
+    Vip(u8),
+    /// A source that flows move with.
+    Source(u8),
 }
 
 /// The protocol thread's end.
@@ -32,10 +41,10 @@ pub(in crate::run) struct SyncLink {
     orders: mpsc::Sender<Order>,
     words: mpsc::Receiver<SyncWord>,
     events: mpsc::Receiver<SyncEvent>,
-    /// What found no room: at most one for each VIP.
-    waiting: BTreeMap<u8, Elected>,
-    /// Units, by their place among the replicated ones.
-    units: Vec<VipId>,
+    /// What found no room: at most one for each of them.
+    waiting: BTreeMap<Of, Elected>,
+    /// The units whose owner is told, each as what.
+    units: BTreeMap<VipId, Of>,
     /// The thread has ended.
     ended: bool,
 }
@@ -51,11 +60,13 @@ pub(super) struct Ends {
 }
 
 /// Both.
-pub(super) fn pair(config: &StateSync, queries: mpsc::Receiver<Asked>, notes: mpsc::Sender<Note>) -> (SyncLink, Ends) {
+pub(super) fn pair(config: &Config, queries: mpsc::Receiver<Asked>, notes: mpsc::Sender<Note>) -> (SyncLink, Ends) {
     let (orders_in, orders) = mpsc::channel(ORDERS_MAX);
     let (words, words_out) = mpsc::channel(WORDS_MAX);
     let (events, events_out) = mpsc::channel(EVENTS_MAX);
-    let units = config.vips.iter().map(|sync| sync.vip).collect();
+    let vips = config.statesync.iter().flat_map(|sync| &sync.vips).map(|sync| sync.vip);
+    let sources = config.flow_sources().into_iter().zip((0..).map(Of::Source));
+    let units = sources.chain(vips.zip((0..).map(Of::Vip))).collect();
     let link = SyncLink {
         orders: orders_in,
         words: words_out,
@@ -71,20 +82,19 @@ impl SyncLink {
     /// Hands on whose a unit is. What follows in the protocol thread may rely on that the sync thread sees this before any
     /// event that it causes.
     pub(in crate::run) fn elected(&mut self, unit: VipId, elected: Elected) {
-        let place = self.units.iter().position(|known| *known == unit).and_then(|place| u8::try_from(place).ok());
-        if let Some(place) = place {
-            self.waiting.insert(place, elected);
+        if let Some(of) = self.units.get(&unit) {
+            self.waiting.insert(*of, elected);
             self.flush();
         }
     }
 
     fn flush(&mut self) {
-        while let Some((place, elected)) = self.waiting.pop_first() {
-            if self.orders.try_send(Order::Elected { vip: flow::VipId(place), elected }).is_err() {
+        while let Some((of, elected)) = self.waiting.pop_first() {
+            if self.orders.try_send(Order::Elected { of, elected }).is_err() {
                 if self.orders.is_closed() {
                     self.waiting.clear();
                 } else {
-                    self.waiting.insert(place, elected);
+                    self.waiting.insert(of, elected);
                 }
                 return;
             }
@@ -144,49 +154,71 @@ impl SyncLink {
 mod tests {
     use super::super::query::SyncHandle;
     use super::*;
-    use holdfast_node::config::{SyncMode, SyncVip};
 
-    fn link(units: &[u16]) -> (SyncLink, Ends) {
-        let vips = units.iter().map(|unit| SyncVip { vip: VipId(*unit), mode: SyncMode::Assured }).collect();
+    /// Of VIPs by BGP, in this order, with that many that VRRP holds beside them.
+    fn config(synced: &[&str], sources: usize) -> Config {
+        let mut text =
+            "[node]\nname = \"a\"\n[bgp]\nasn = 65010\n[[bgp.neighbor]]\naddress = \"10.0.0.1\"\nasn = 65000\n\
+                        [cluster]\nlisten = \"10.1.0.11:7712\"\nkey_file = \"/etc/holdfast/node.key\"\n\
+                        [[cluster.peer]]\nname = \"b\"\naddress = \"10.1.0.12:7712\"\n\
+                        public_keys = [\"KjMFXgCkl3bVbBQ8sg1Z3xGT3cVp5a9Qm0eG3S9uY1E=\"]\n"
+                .to_owned();
+        for (n, name) in ["web", "dns", "mail"].iter().enumerate() {
+            text += &format!("[[vip]]\nname = \"{name}\"\naddresses = [\"192.0.2.{n}/32\"]\nbgp = {{}}\n");
+        }
+        for n in 0..sources {
+            text += &format!(
+                "[[vip]]\nname = \"s{n}\"\naddresses = [\"10.2.0.{n}/32\"]\n\
+                 vrrp = {{ interface = \"eth1\", vrid = {}, priority = 100 }}\n",
+                n + 1
+            );
+        }
+        let synced: Vec<String> = synced.iter().map(|name| format!("\"{name}\"")).collect();
+        text += &format!("[statesync]\nvips = [{}]\n", synced.join(", "));
+        crate::config::parse(&text, "test").unwrap_or_else(|errors| panic!("{errors}\n{text}"))
+    }
+
+    fn link(synced: &[&str], sources: usize) -> (SyncLink, Ends) {
         let (_, queries) = SyncHandle::new();
-        pair(&StateSync::new(vips), queries, mpsc::channel(1).0)
+        pair(&config(synced, sources), queries, mpsc::channel(1).0)
     }
 
     #[test]
     fn what_is_told_of_a_unit_reaches_the_thread_by_its_place_and_others_are_nothing_to_it() {
-        let (mut link, mut ends) = link(&[4, 9]);
-        link.elected(VipId(9), Elected::Me);
-        link.elected(VipId(5), Elected::Me);
-        link.elected(VipId(4), Elected::Unknown);
-        let mut told = std::iter::from_fn(|| ends.orders.try_recv().ok());
-        assert_eq!(told.next(), Some(Order::Elected { vip: flow::VipId(1), elected: Elected::Me }));
-        assert_eq!(told.next(), Some(Order::Elected { vip: flow::VipId(0), elected: Elected::Unknown }));
-        assert_eq!(told.next(), None);
+        let (mut link, mut ends) = link(&["mail", "web"], 2);
+        let peer = Elected::Peer(holdfast_statesync::PeerId(0));
+        for (unit, elected) in [(0, Elected::Me), (1, Elected::Me), (2, Elected::Unknown), (4, peer), (9, Elected::Me)]
+        {
+            link.elected(VipId(unit), elected);
+        }
+        let told: Vec<Order> = std::iter::from_fn(|| ends.orders.try_recv().ok()).collect();
+        let expected = [(Of::Vip(1), Elected::Me), (Of::Vip(0), Elected::Unknown), (Of::Source(1), peer)];
+        assert_eq!(told, expected.map(|(of, elected)| Order::Elected { of, elected }));
     }
 
     #[test]
     fn a_thread_that_does_not_read_costs_one_word_for_each_vip_and_learns_the_last_of_each() {
-        let (mut link, mut ends) = link(&[0, 1]);
+        let (mut link, mut ends) = link(&["web", "dns"], 0);
         for n in 0..3 * ORDERS_MAX {
             link.elected(VipId(0), if n % 2 == 0 { Elected::Me } else { Elected::Unknown });
         }
         link.elected(VipId(1), Elected::Me);
         assert_eq!(link.waiting.len(), 2);
         let mut last = BTreeMap::new();
-        while let Ok(Order::Elected { vip, elected }) = ends.orders.try_recv() {
-            last.insert(vip.0, elected);
+        while let Ok(Order::Elected { of, elected }) = ends.orders.try_recv() {
+            last.insert(of, elected);
         }
         link.flush();
-        while let Ok(Order::Elected { vip, elected }) = ends.orders.try_recv() {
-            last.insert(vip.0, elected);
+        while let Ok(Order::Elected { of, elected }) = ends.orders.try_recv() {
+            last.insert(of, elected);
         }
-        assert_eq!(last, BTreeMap::from([(0, Elected::Unknown), (1, Elected::Me)]));
+        assert_eq!(last, BTreeMap::from([(Of::Vip(0), Elected::Unknown), (Of::Vip(1), Elected::Me)]));
         assert!(link.waiting.is_empty());
     }
 
     #[test]
     fn a_thread_that_has_ended_keeps_nothing_waiting() {
-        let (mut link, ends) = link(&[0]);
+        let (mut link, ends) = link(&["web"], 0);
         drop(ends);
         link.elected(VipId(0), Elected::Me);
         assert!(link.waiting.is_empty());
@@ -196,7 +228,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_for_the_replicas_to_go_beats_until_they_are_gone() {
-        let (mut link, ends) = link(&[0]);
+        let (mut link, ends) = link(&["web"], 0);
         let mut ends = Some(ends);
         let mut beats = 0;
         let beat = || {
@@ -215,7 +247,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_thread_that_does_not_end_is_waited_for_until_the_limit() {
-        let (mut link, _ends) = link(&[0]);
+        let (mut link, _ends) = link(&["web"], 0);
         let limit = Duration::from_millis(20);
         let begun = Instant::now();
         link.clear(limit, Duration::from_secs(60), || ()).await;

@@ -86,7 +86,7 @@ pub(super) fn start(
         fill_random(seed).map_err(|e| format!("random numbers: {e}"))?;
     }
     let (handle, queries) = SyncHandle::new();
-    let (link, ends) = link::pair(sync, queries, notes.clone());
+    let (link, ends) = link::pair(config, queries, notes.clone());
     let setup = Setup {
         flow: flow_config(config, sync, cluster, (life, boot.epoch)),
         channel: ChannelConfig {
@@ -143,10 +143,20 @@ fn flow_config(config: &Config, sync: &StateSync, cluster: &Cluster, (life, epoc
                 peers: u8::MAX,
             })
             .collect(),
+        sources: sources(config),
         max_flows: sync.max_flows,
         tag: Tag { shift: sync.mark.shift, bits: sync.mark.bits },
         times: Times { lease: sync.lease, kernel_s: ct::timeouts(times.kernel_s), ..times },
     }
+}
+
+/// Addresses of the units that flows move with.
+fn sources(config: &Config) -> Vec<Vec<IpAddr>> {
+    let units = config.flow_sources();
+    let units = units.iter().filter_map(|id| config.vips.get(usize::from(id.0)));
+    units
+        .map(|unit| unit.addresses.iter().filter(|address| !address.derived).map(|address| address.ip).collect())
+        .collect()
 }
 
 fn names(config: &Config, sync: &StateSync, cluster: &Cluster) -> Names {

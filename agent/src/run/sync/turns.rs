@@ -5,7 +5,7 @@
 //! forgets with it.
 
 use super::kernel::Kernel;
-use super::link::{Ends, Order};
+use super::link::{Ends, Of, Order};
 use super::query::{Answer, Asked};
 use super::telling::{self, Lag, Telling};
 use super::{Names, Setup};
@@ -15,7 +15,7 @@ use crate::os::udp::UdpChannel;
 use crate::run::queues::Note;
 use holdfast_node::sync::SyncWord;
 use holdfast_statesync::channel::{self, Channel};
-use holdfast_statesync::flow::{Config, Elected, Flows, Input, Output, Whose};
+use holdfast_statesync::flow::{Config, Elected, Flows, Input, Output, SourceId, VipId, Whose};
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
@@ -98,9 +98,9 @@ async fn open(ends: &mut Ends, names: &Names, run: u64, early: &mut Vec<Order>) 
             tokio::select! {
                 () = tokio::time::sleep_until(limit) => break,
                 order = ends.orders.recv() => {
-                    let order @ Order::Elected { vip: of, .. } = order? else { return None };
-                    // The last of each VIP is what counts.
-                    early.retain(|known| !matches!(known, Order::Elected { vip, .. } if *vip == of));
+                    let order @ Order::Elected { of: new, .. } = order? else { return None };
+                    // The last of each unit is what counts.
+                    early.retain(|known| !matches!(known, Order::Elected { of, .. } if *of == new));
                     early.push(order);
                 }
                 Some(asked) = ends.queries.recv() => {
@@ -201,18 +201,25 @@ impl Sync {
     }
 
     fn order(&mut self, now: Instant, order: Order) {
-        let (vip, elected) = match order {
-            Order::Elected { vip, elected } => (vip, elected),
+        let (of, elected) = match order {
+            Order::Elected { of, elected } => (of, elected),
             Order::Clear => {
                 self.over = true;
                 self.clear(now);
                 return;
             }
         };
-        if let Some(known) = self.elected.get_mut(usize::from(vip.0)) {
-            *known = elected;
+        match of {
+            Of::Vip(vip) => {
+                if let Some(known) = self.elected.get_mut(usize::from(vip)) {
+                    *known = elected;
+                }
+                self.flows.handle(now, Input::Elected { vip: VipId(vip), elected });
+            }
+            Of::Source(source) => {
+                self.flows.handle(now, Input::SourceElected { source: SourceId(source), elected });
+            }
         }
-        self.flows.handle(now, Input::Elected { vip, elected });
     }
 
     fn turn_kernel(&mut self, cx: &mut Context<'_>) -> bool {
