@@ -161,6 +161,11 @@ impl Agents {
         Some(worst as f64 / 1000.0)
     }
 
+    /// It was killed: that it has ended is no news.
+    pub fn is_dead(&mut self, node: Node) {
+        self.daemons.remove(&node);
+    }
+
     /// A program that should run and has ended, by name.
     pub fn ended(&mut self) -> Option<String> {
         self.daemons.values_mut().find_map(|d| (!d.alive()).then(|| d.label.clone()))

@@ -44,7 +44,11 @@ pub fn prepare(net: &Net, rules: Rules) -> Result<()> {
         })?;
         // The first that asks loads what tracks connections: before, its settings aren't there.
         entries(net, n)?;
-        net.node(n).inside(|| tracking("tcp_loose", if rules == Rules::Strict { "0" } else { "1" }))?;
+        net.node(n).inside(|| {
+            tracking("tcp_loose", if rules == Rules::Strict { "0" } else { "1" })?;
+            // As the guide has it: once the router has moved a flow, no node sees both of its directions.
+            tracking("tcp_be_liberal", "1")
+        })?;
         nft(&net.node(n), &filter(rules))?;
     }
     Ok(())

@@ -1,5 +1,5 @@
 //! One drill, run as often as asked: open all flows, wait until every node has them, let one node leave, let flows come to
-//! themselves, bring the node back, and do so once more.
+//! themselves, and where the drill says so bring the node back and let them do so once more.
 
 use super::agents::{Agents, BFD, HOLD_S};
 use super::drills::{Drill, Fault, NONE_STRICT, TWIN};
@@ -216,7 +216,10 @@ impl Session {
         let t = now();
         match fault {
             Fault::Drain => self.agents.drain(&self.net, n)?,
-            Fault::Kill => net::power_off(&self.net, n)?,
+            Fault::Kill => {
+                net::power_off(&self.net, n)?;
+                self.agents.is_dead(n);
+            }
         }
         Ok(t)
     }
@@ -347,18 +350,23 @@ fn one_run(d: &Drill, o: &Options, s: &mut Session) -> Result<Run> {
     if !before.values().any(|n| *n == victim) {
         bail!("no flow is on {}", victim.name());
     }
+    // When the drill itself is put to the test, it has its answer then.
+    let comes_back = d.returns && !o.twin && !o.proves_that_it_fails();
     load.wake();
+    if !comes_back {
+        load.wake(); // all of them
+    }
     at_rest(&load)?;
-    sleep_until(fault + AWAY);
     let (mut returned, mut back) = (None, now());
-    if !o.twin {
+    if comes_back {
+        sleep_until(fault + AWAY);
         back = s.come_back(d.fault, victim, o.rules).context("the return")?;
         returned = Some(s.hop(victim, true, back)?);
         sleep_until(now() + REJOIN);
         s.settle("after the return")?;
+        load.wake();
+        at_rest(&load)?;
     }
-    load.wake();
-    at_rest(&load)?;
     let later = net::paths(&s.net, &ports())?;
     let clients_late = load.late();
     if let Some(dead) = s.agents.ended() {
