@@ -256,8 +256,12 @@ impl Session {
             let what = if is { "no" } else { "still a" };
             bail!(Unsettled(format!("{} is {what} next hop after {} s", n.name(), SETTLE.as_secs())));
         }
-        let changes = self.fib.since(from);
-        Ok(changes.iter().find(|e| e.hops.contains_key(&hop) == is).map_or(from, |e| e.at))
+        // For good: a route that is written anew is gone for a moment.
+        let mut at = None;
+        for e in self.fib.since(from) {
+            at = (e.hops.contains_key(&hop) == is).then(|| at.unwrap_or(e.at));
+        }
+        Ok(at.unwrap_or(from))
     }
 }
 
