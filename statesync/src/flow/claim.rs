@@ -385,7 +385,10 @@ impl Flows {
                 let has_it = Self::peer_of(owner).and_then(|index| self.peers.get(index)).is_none_or(|peer| {
                     // In a session that is new nothing was compared: only what began while we were alone can be new to it.
                     let lonely = self.vips.get(usize::from(vip.0)).map_or(u32::MAX, |vip| vip.lonely);
-                    let told = peer.verify.equal_at.is_some() || record.generation < lonely;
+                    // Whom an election names gives nothing away on such a guess: the claimer may have been away, not knowing
+                    // that it lost what it claims.
+                    let guessed = record.generation < lonely && !self.is_elected_for(&record);
+                    let told = peer.verify.equal_at.is_some() || guessed;
                     record.owner != ME || (record.unacked & peer.bit == 0 && told)
                 });
                 let shares = Self::peer_of(owner).is_none_or(|index| self.shares(vip, index));

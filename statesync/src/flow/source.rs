@@ -94,6 +94,11 @@ impl Flows {
         seat.is_some_and(|seat| seat.elected == Elected::Me)
     }
 
+    /// The same of a flow in the table.
+    pub(super) fn is_elected_for(&self, record: &Record) -> bool {
+        self.elected_here(self.table.vip(record), self.table.nat(record).snat)
+    }
+
     /// Whether what this kernel says of a flow's end counts: its packets, all of them, come through here.
     pub(super) fn sees_the_end(&self, record: &Record) -> bool {
         match self.elected_for(record) {
