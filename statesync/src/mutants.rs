@@ -4,7 +4,7 @@
 //! `with_off` on the calling thread, or for the whole process if `HOLDFAST_MUTANTS` names it (comma-separated).
 
 /// The names of this crate's guards.
-pub const NAMES: [&str; 21] = [
+pub const NAMES: [&str; 20] = [
     "replay-window",
     "auth",
     "source-check",
@@ -24,7 +24,6 @@ pub const NAMES: [&str; 21] = [
     "claim-by-source",
     "source-keeps",
     "claim-raises-own",
-    "begin-after-claims",
     "read-before-answer",
 ];
 

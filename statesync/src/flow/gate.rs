@@ -80,11 +80,12 @@ impl Flows {
         }
     }
 
-    /// Whether nothing of ours is on its way to the peer: the barrier before an address goes.
+    /// Whether nothing of ours is on its way to the peer: the barrier before an address goes. In a session in which nothing
+    /// was compared yet all of it may be.
     pub fn is_flushed(&self, peer: PeerId) -> bool {
         self.peers.get(usize::from(peer.0)).is_none_or(|peer| {
             let claims = peer.tx.control.iter().any(|control| matches!(control, super::peer::Control::Claim(_)));
-            peer.tx.unsettled_total == 0 && !claims
+            peer.tx.unsettled_total == 0 && !claims && (!peer.up || peer.verify.equal_at.is_some())
         })
     }
 

@@ -116,8 +116,7 @@ impl Flows {
             return 1;
         }
         // Whoever had this before us may say again what it claimed then, when it comes back: this isn't among it.
-        let ours = self.elected_here(vip, nat.snat) && !mutants::off("begin-after-claims");
-        let first = if ours { state.top.max(1) } else { 1 };
+        let first = if self.elected_here(vip, nat.snat) { state.top.max(1) } else { 1 };
         state.alone.unwrap_or(first)
     }
 

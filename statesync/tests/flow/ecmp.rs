@@ -262,7 +262,7 @@ fn what_the_elected_has_is_given_away_when_the_claimer_has_it() {
 }
 
 #[test]
-pub(crate) fn an_old_claim_takes_no_new_flow() {
+fn an_old_claim_takes_no_new_flow() {
     [168, 186].into_iter().for_each(run);
 }
 

@@ -97,8 +97,3 @@ fn without_a_read_table_answers_that_have_flows_sent_again_are_noticed() {
 fn without_the_generation_of_claims_on_ones_own_flows_lost_ones_are_noticed() {
     fails_without("claim-raises-own", ecmp::claims_that_cross_lose_nothing);
 }
-
-#[test]
-fn without_later_generations_of_later_flows_what_an_old_claim_took_is_noticed() {
-    fails_without("begin-after-claims", ecmp::an_old_claim_takes_no_new_flow);
-}
