@@ -399,7 +399,7 @@ fn one_run(d: &Drill, o: &Options, s: &mut Session) -> Result<Run> {
         machine_late: late,
         clients_late,
     });
-    judge_lateness(&mut run, late.max(clients_late), o.strict);
+    judge_lateness(&mut run, late.max(clients_late));
     run.realtime = realtime.err().map(|e| format!("{e:#}"));
     if o.narrate {
         run.journal = s.net.nodes().flat_map(|n| s.agents.journal(&s.net, n)).collect();
