@@ -226,7 +226,7 @@ impl Stat {
         Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         // The name may itself hold spaces and parentheses: it ends at the last one.
         let (head, tail) = text.rsplit_once(") ")?;
         let (pid, comm) = head.split_once(" (")?;

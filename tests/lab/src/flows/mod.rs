@@ -12,13 +12,16 @@
 //! | [`pair`], [`conntrackd`] | what replicates: Holdfast, conntrackd beside keepalived, nothing |
 //! | [`run`], [`figures`] | how a drill is run, and what comes out |
 //! | [`ecmp`] | flows behind a router that spreads them over nodes |
+//! | `faults`, [`tables`], [`churn`], `strays` | whether both tables are equal after faults of the replication |
 //!
 //! Every run has all of it at once: IPv4 and IPv6, DNAT and SNAT, each kind of flow through each of the four ways.
 
+pub mod churn;
 pub mod client;
 pub mod conntrackd;
 pub mod drills;
 pub mod ecmp;
+mod faults;
 pub mod figures;
 pub mod net;
 pub mod pair;
@@ -26,5 +29,7 @@ pub mod record;
 pub mod run;
 pub mod server;
 pub mod stall;
+mod strays;
 pub mod stream;
+pub mod tables;
 pub mod udp;

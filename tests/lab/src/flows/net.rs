@@ -1,11 +1,13 @@
 //! What flows need beyond the fabric of all drills: IPv6, load balancers that forward, a way back through the one that
 //! has the VIP, rules, and a host that loses its power.
 
-use crate::fabric::{BACKENDS, Fabric, Lb, VIP, ip_batch, nft, sysctl};
-use crate::process::{Pidfd, kill_pid};
+use crate::clock::Ns;
+use crate::fabric::{BACKENDS, Fabric, Lb, VIP, ip_batch, nft, sysctl, wait_for};
+use crate::process::{Pidfd, Stat, kill_pid};
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 /// The VIP's IPv6 address.
 pub const VIP6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x77, 0, 0, 0, 0, 0, 0x10);
@@ -183,18 +185,25 @@ pub(super) fn filter(rules: Rules) -> String {
     }
 }
 
+/// How long processes may take to stop: a thread does when it runs next.
+const STOPPED: Duration = Duration::from_millis(500);
+
 /// The power of `lb` goes: no process does anything any more, no cable has a carrier, and what its kernel knew is gone.
+/// Returns when the cables lost it.
 ///
 /// # Errors
 /// It could not be done.
-pub fn power_off(fabric: &mut Fabric, lb: Lb) -> Result<()> {
+pub fn power_off(fabric: &mut Fabric, lb: Lb) -> Result<Ns> {
     let pids = fabric.processes(lb);
     let all: Vec<Pidfd> = pids.iter().filter_map(|&p| Pidfd::open(p).ok()).collect();
     // First nobody acts, then nothing is heard, then they end: none of them gets to say a last word.
     for p in &all {
         let _ended = p.signal(Signal::STOP);
     }
-    fabric.host_cables(lb, false)?;
+    if !wait_for(STOPPED, Duration::ZERO, || Ok(all.iter().all(|p| is_stopped(p.pid()))))? {
+        bail!("the processes on {} didn't stop within {} ms", lb.name(), STOPPED.as_millis());
+    }
+    let at = fabric.host_cables(lb, false)?;
     pids.into_iter().for_each(kill_pid);
     // The addresses first: the clients' side asks the kernel for them.
     let script = format!(
@@ -210,7 +219,18 @@ pub fn power_off(fabric: &mut Fabric, lb: Lb) -> Result<()> {
     if !flushed.status.success() {
         bail!("conntrack -F: {}", String::from_utf8_lossy(&flushed.stderr).trim());
     }
-    Ok(())
+    Ok(at)
+}
+
+/// Each of its threads has stopped, or it has ended. The signal alone is not enough: it is one thread that takes it, and
+/// the others go on until that one ran. A protocol thread with priority then sees the cables go and hands over.
+pub(super) fn is_stopped(pid: i32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let state = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).ok()?;
+        Some(Stat::parse(&stat)?.state)
+    };
+    tasks.filter_map(state).all(|state| matches!(state, 'T' | 't' | 'Z' | 'X'))
 }
 
 /// Power again: the cables, and the host's own rules. Programs are started by whoever starts them.

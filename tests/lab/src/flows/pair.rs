@@ -63,6 +63,19 @@ pub trait Pair {
 
     /// Its own account of what happened on `lb`.
     fn journal(&self, place: &Place, lb: Lb) -> Vec<String>;
+
+    /// What `peers --json` says on `lb`; nothing, where there is no such thing.
+    ///
+    /// # Errors
+    /// It doesn't answer.
+    fn peers(&self, _place: &Place, _lb: Lb) -> Result<serde_json::Value> {
+        Ok(serde_json::Value::Null)
+    }
+
+    /// The processes of the agent on `lb`, children first; none, where there is no agent.
+    fn agent(&self, _lb: Lb) -> Vec<i32> {
+        Vec::new()
+    }
 }
 
 impl Sync {
@@ -182,5 +195,13 @@ impl Pair for Agents {
 
     fn journal(&self, place: &Place, lb: Lb) -> Vec<String> {
         self.agents.journal(place, lb)
+    }
+
+    fn peers(&self, place: &Place, lb: Lb) -> Result<serde_json::Value> {
+        Ok(serde_json::from_str(&self.agents.client(place, lb, &["peers", "--json"])?)?)
+    }
+
+    fn agent(&self, lb: Lb) -> Vec<i32> {
+        self.agents.agent(lb)
     }
 }

@@ -2,7 +2,8 @@
 //! come to themselves, bring the loser back, wait until it has what it lacks.
 
 use super::client::{Clients, HUNG};
-use super::drills::{Drill, Fault, NONE_STRICT, READY, TWIN};
+use super::drills::{Drill, Fault, NONE_STRICT, READY, TABLES_NONE, TABLES_TWIN, TWIN};
+use super::faults;
 use super::figures::{MEGABYTE, Measured, Move, figures, judge_lateness};
 use super::net::{self, Rules};
 use super::pair::{Pair, Sync};
@@ -88,10 +89,15 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Nothing replicates, and no connection can live: what is put to the test is the drill.
+    /// Nothing replicates, and no connection can live (or no two tables be equal): what is put to the test is the drill.
     #[must_use]
     pub fn proves_that_it_fails(&self) -> bool {
         self.sync == Sync::None && self.rules == Rules::Strict && !self.twin
+    }
+
+    /// Something does.
+    pub(super) fn replicates(&self) -> bool {
+        self.sync != Sync::None
     }
 
     fn counts(&self) -> Counts {
@@ -100,11 +106,11 @@ impl Options {
 }
 
 /// All that runs, in the order in which it is dropped: the network last.
-struct Session {
-    pair: Box<dyn Pair>,
+pub(super) struct Session {
+    pub(super) pair: Box<dyn Pair>,
     _server: Server,
     responder: Responder,
-    place: Place,
+    pub(super) place: Place,
 }
 
 impl Drop for Session {
@@ -166,9 +172,10 @@ impl Session {
     fn inject(&mut self, fault: Fault, owner: Lb) -> Result<Ns> {
         let t = now();
         match fault {
-            Fault::Kill => net::power_off(&mut self.place.fabric, owner)?,
+            Fault::Kill => return net::power_off(&mut self.place.fabric, owner),
             Fault::Cable => return self.place.fabric.cable(owner, false),
             Fault::Move => self.pair.give_away(&self.place, owner)?,
+            Fault::Tables => bail!("it has faults of its own"),
         }
         Ok(t)
     }
@@ -182,6 +189,7 @@ impl Session {
             }
             Fault::Cable => self.place.fabric.cable(loser, true).map(|_| ()),
             Fault::Move => self.pair.take_part(&self.place, loser),
+            Fault::Tables => Ok(()),
         }
     }
 }
@@ -222,6 +230,13 @@ pub fn drill_more(report: &mut Report, d: &Drill, o: &Options, wanted: usize) ->
 }
 
 fn expected<'a>(d: &'a Drill, o: &Options) -> &'a [crate::drills::Expect] {
+    if d.fault == Fault::Tables {
+        return match o.twin {
+            true => TABLES_TWIN,
+            false if o.replicates() => d.expect,
+            false => TABLES_NONE,
+        };
+    }
     match o.twin {
         true => TWIN,
         false if o.proves_that_it_fails() => NONE_STRICT,
@@ -230,6 +245,9 @@ fn expected<'a>(d: &'a Drill, o: &Options) -> &'a [crate::drills::Expect] {
 }
 
 fn one_run(d: &Drill, o: &Options, s: &mut Session) -> Result<Run> {
+    if d.fault == Fault::Tables {
+        return faults::one_run(o, s);
+    }
     let instruments = Instruments::start(&s.place)?;
     let mut owner = Lb::Lb1;
     if let Err(e) = instruments.await_owner(owner, "before the drill") {
