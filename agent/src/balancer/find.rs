@@ -2,7 +2,7 @@
 
 use super::ask::in_words;
 use super::plane::{Member, Plane};
-use super::proc::{Stat, children, stat, title};
+use super::proc::{Stat, children, stat, text, title};
 use super::{Process, Tree};
 use crate::os::diag::Listener;
 use holdfast_node::config::ProcessSource;
@@ -151,7 +151,7 @@ impl Finder {
         let Some(group) = self.cgroups.iter().find_map(|root| unit_dir(root, unit)) else {
             return Err(format!("{unit}: not running (no such control group)"));
         };
-        let list = fs::read_to_string(group.join("cgroup.procs")).map_err(|e| format!("{unit}: {}", in_words(&e)))?;
+        let list = text(&group.join("cgroup.procs")).map_err(|e| format!("{unit}: {}", in_words(&e)))?;
         let pids = list.split_ascii_whitespace().take(MEMBERS_MAX);
         let all: Vec<Stat> = pids.filter_map(|p| self.running(p.parse().ok()?)).collect();
         let root = |s: &&Stat| !all.iter().any(|other| other.process.pid == s.parent);

@@ -2,7 +2,7 @@
 
 use super::Process;
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 
 /// One process's entry.
@@ -22,10 +22,21 @@ pub(super) struct Stat {
 
 /// Longest part of a title that is looked at.
 const TITLE_MAX: u64 = 4096;
+/// Room for one of the kernel's files; most are shorter, and then it is read in one go.
+const ROOM: usize = 4096;
+/// Longest of the kernel's files that is read.
+const TEXT_MAX: u64 = 1024 * 1024;
+
+/// A file of the kernel's. It says 0 of its size, so that whoever asks for it first reads it in many small pieces.
+pub(super) fn text(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::with_capacity(ROOM);
+    fs::File::open(path)?.take(TEXT_MAX).read_to_end(&mut bytes)?;
+    String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+}
 
 /// `None`: there is no such process, or it's on its way out.
 pub(super) fn stat(proc: &Path, pid: u32) -> Option<Stat> {
-    parse(&fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?)
+    parse(&text(&proc.join(pid.to_string()).join("stat")).ok()?)
 }
 
 /// The name is in parentheses and may itself hold parentheses and spaces: the last `)` ends it.
@@ -51,7 +62,7 @@ fn parse(line: &str) -> Option<Stat> {
 
 /// What the process calls itself, with its arguments, cut where they are long. Empty: none, or gone.
 pub(super) fn title(proc: &Path, pid: u32) -> String {
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(ROOM);
     let read = fs::File::open(proc.join(pid.to_string()).join("cmdline"))
         .and_then(|file| file.take(TITLE_MAX).read_to_end(&mut bytes));
     let words = String::from_utf8_lossy(&bytes).replace('\0', " ");
@@ -69,7 +80,7 @@ pub(super) struct Signals {
 
 /// `None`: it is gone.
 pub(super) fn signals(proc: &Path, pid: u32) -> Option<Signals> {
-    waits(&fs::read_to_string(proc.join(pid.to_string()).join("status")).ok()?)
+    waits(&text(&proc.join(pid.to_string()).join("status")).ok()?)
 }
 
 fn waits(status: &str) -> Option<Signals> {
@@ -82,7 +93,7 @@ fn waits(status: &str) -> Option<Signals> {
 /// Open descriptors of a process and how many it may have. `None`: it is gone, has no limit, or isn't ours to look at.
 pub(super) fn files(proc: &Path, pid: u32) -> Option<(u64, u64)> {
     let own = proc.join(pid.to_string());
-    let limits = fs::read_to_string(own.join("limits")).ok()?;
+    let limits = text(&own.join("limits")).ok()?;
     let limit = open_files(&limits)?;
     let fds = own.join("fd");
     // Since Linux 6.2 the directory's size is their number, for anybody; before, only their owner may count them.
@@ -118,7 +129,7 @@ fn socket_inode(target: &str) -> Option<u64> {
 /// Children of a process. The kernel's own list where it has one, else every process is asked for its parent.
 pub(super) fn children(proc: &Path, pid: u32) -> Vec<u32> {
     let own = proc.join(pid.to_string());
-    match fs::read_to_string(own.join("task").join(pid.to_string()).join("children")) {
+    match text(&own.join("task").join(pid.to_string()).join("children")) {
         // That list has the children of the main thread only: HAProxy's master and its like fork from there.
         Ok(list) => list.split_ascii_whitespace().filter_map(|p| p.parse().ok()).collect(),
         Err(_) if own.is_dir() => all(proc).filter(|p| stat(proc, *p).is_some_and(|s| s.parent == pid)).collect(),

@@ -7,7 +7,8 @@ use super::plane::{Asked, Plane, fuller, plane};
 use super::proc::{Stat, files, sockets, stat};
 use super::watch::{Looker, Shared};
 use super::{Process, Tree};
-use crate::os::diag::{self, Listener};
+use crate::os::diag::{Listener, Listeners};
+use crate::os::timerfd::Pause;
 use holdfast_node::config::{Balancer, BalancerId, Config};
 use holdfast_node::io::{Level, OLD_WORKERS_MAX, OldWorker, PlaneReport, Reload};
 use std::collections::hash_map::RandomState;
@@ -41,7 +42,7 @@ pub struct Seen {
     pub report: PlaneReport,
 }
 
-/// Looks at one balancer, on the runtime.
+/// Looks at one balancer.
 #[derive(Debug)]
 pub struct Reporter {
     balancer: BalancerId,
@@ -55,6 +56,7 @@ pub struct Reporter {
     look: Arc<Notify>,
     history: History,
     owner: Known,
+    listeners: Listeners,
 }
 
 /// One for each balancer that is looked for. `looks`: of the balancers, in their order; told when a look can't wait.
@@ -96,11 +98,18 @@ impl Reporter {
             look,
             history: History::default(),
             owner: Known::default(),
+            listeners: Listeners::default(),
         })
     }
 
-    /// Until the receiver of reports is gone.
+    /// Which balancer it looks at.
+    pub const fn balancer(&self) -> BalancerId {
+        self.balancer
+    }
+
+    /// Until the receiver of reports is gone. As [`Looker::run`], it reads the kernel's files on the calling thread.
     pub async fn run(mut self) {
+        let mut pause = Pause::new();
         loop {
             let began = Instant::now();
             let tree = self.shared.tree.borrow_and_update().clone();
@@ -113,9 +122,9 @@ impl Reporter {
                 return;
             }
             // A tenth less or none: many nodes that were started at once don't ask at once for ever.
-            let pause = self.poll.mul_f64(1.0 - jitter() / 10.0).saturating_sub(began.elapsed());
+            let next = began + self.poll.mul_f64(1.0 - jitter() / 10.0);
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                () = pause.until(next) => {}
                 () = self.look.notified() => {}
                 () = self.reports.closed() => return,
             }
@@ -129,15 +138,10 @@ impl Reporter {
     async fn look(&mut self, tree: &Tree) -> Option<PlaneReport> {
         let now = Instant::now();
         let patience = (self.poll / 2).clamp(PATIENCE_MIN, PATIENCE_MAX);
-        let (processes, addresses) = (tree.clone(), self.addresses.clone());
-        let mut owner = std::mem::take(&mut self.owner);
-        let kernel = tokio::task::spawn_blocking(move || {
-            let kernel = Kernel::look(&processes, &addresses, &mut owner);
-            (kernel, owner)
-        });
+        let listeners = self.listeners.look().unwrap_or_default();
+        self.know(tree, &listeners).await;
+        let kernel = Kernel::look(tree, &self.addresses, &listeners, &self.owner);
         let asked = self.plane.ask(tree, patience).await;
-        let (kernel, owner) = kernel.await.ok()?;
-        self.owner = owner;
         let kernel = kernel?;
         if self.shared.ports.borrow().ne(&kernel.ports) {
             self.shared.ports.send_replace(kernel.ports.clone());
@@ -155,6 +159,24 @@ impl Reporter {
             reload,
             leaving: asked.leaving,
         })
+    }
+}
+
+impl Reporter {
+    /// Who owns what, read where nobody waits for it, since it may be much: a look after a death can't wait.
+    async fn know(&mut self, tree: &Tree, listeners: &[Listener]) {
+        let mut owner = std::mem::take(&mut self.owner);
+        let processes: Vec<Process> = tree.processes().collect();
+        if owner.is_of(&processes, listeners) {
+            self.owner = owner;
+            return;
+        }
+        let listeners = listeners.to_vec();
+        let read = tokio::task::spawn_blocking(move || {
+            owner.of(Path::new("/proc"), processes, &listeners);
+            owner
+        });
+        self.owner = read.await.unwrap_or_default();
     }
 }
 
@@ -177,7 +199,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    fn look(tree: &Tree, addresses: &BTreeSet<IpAddr>, owner: &mut Known) -> Option<Self> {
+    fn look(tree: &Tree, addresses: &BTreeSet<IpAddr>, listeners: &[Listener], owner: &Known) -> Option<Self> {
         let proc = Path::new("/proc");
         let living = |p: &Process| stat(proc, p.pid).filter(|s| s.process == *p && !s.zombie);
         let serving: Vec<Stat> = tree.serving.iter().filter_map(living).collect();
@@ -186,8 +208,7 @@ impl Kernel {
         any.then_some(())?;
         let fullest = serving.iter().filter_map(|s| files(proc, s.process.pid));
         let fullest = fullest.map(|(now, limit)| Level { now, limit }).max_by(fuller);
-        let listeners = diag::listeners().unwrap_or_default();
-        let ours = owner.of(proc, tree.processes().collect(), &listeners).listeners(&listeners, addresses);
+        let ours = owner.owner.as_ref().unwrap_or(&Owner::Unknown).listeners(listeners, addresses);
         let queue = ours.iter().map(|l| Level { now: l.waiting.into(), limit: l.backlog.into() }).max_by(fuller);
         Some(Self {
             queue,
@@ -222,10 +243,15 @@ struct Known {
 }
 
 impl Known {
-    fn of(&mut self, proc: &Path, processes: Vec<Process>, all: &[Listener]) -> &Owner {
+    /// Whether it is of these, and known.
+    fn is_of(&self, processes: &[Process], all: &[Listener]) -> bool {
         let listeners: BTreeSet<u64> = all.iter().map(|l| l.inode).collect();
-        if self.processes != processes || self.listeners != listeners {
-            *self = Self { processes, listeners, owner: None };
+        self.owner.is_some() && self.processes == processes && self.listeners == listeners
+    }
+
+    fn of(&mut self, proc: &Path, processes: Vec<Process>, all: &[Listener]) -> &Owner {
+        if !self.is_of(&processes, all) {
+            *self = Self { processes, listeners: all.iter().map(|l| l.inode).collect(), owner: None };
         }
         self.owner.get_or_insert_with(|| Owner::of(proc, &self.processes, &self.listeners))
     }

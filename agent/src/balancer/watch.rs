@@ -1,7 +1,8 @@
-//! Process descriptors on the protocol thread, looking on the runtime.
+//! Process descriptors on the protocol thread, looking elsewhere.
 //!
-//! [`pair`] gives the two halves: the [`Watcher`] is polled by the protocol thread, each [`Looker`] runs on the
-//! runtime. They share two bounded things: a queue of findings, and per balancer a wish to look (which coalesces).
+//! [`pair`] gives the two halves: the [`Watcher`] is polled by the protocol thread, each [`Looker`] runs on a thread that
+//! only this balancer's looks share. They share two bounded things: a queue of findings, and per balancer a wish to look
+//! (which coalesces).
 
 use super::find::Finder;
 use super::plane::{Plane, plane};
@@ -10,6 +11,7 @@ use super::{Process, Tree, proc};
 use crate::os::asyncfd::AsyncDescriptor;
 use crate::os::diag;
 use crate::os::pidfd;
+use crate::os::timerfd::Pause;
 use holdfast_node::config::{Balancer, BalancerId, ProcessSource};
 use holdfast_node::io::BalancerState;
 use std::collections::{BTreeSet, VecDeque};
@@ -187,7 +189,7 @@ impl Watched {
     }
 }
 
-/// Looks for one balancer's processes, on the runtime.
+/// Looks for one balancer's processes.
 #[derive(Debug)]
 pub struct Looker {
     balancer: BalancerId,
@@ -213,7 +215,8 @@ impl Looker {
         Shared { tree: self.trees.subscribe(), ports }
     }
 
-    /// Until the watcher is gone.
+    /// Until the watcher is gone. What it reads are the kernel's files, and it reads them on the calling thread: that
+    /// costs less than to have another one woken for it. A pidfile may be on a disk that is slow, and is read elsewhere.
     pub async fn run(mut self) {
         if self.source == ProcessSource::Kernel {
             // No process: whoever keeps the table says how it is.
@@ -226,7 +229,9 @@ impl Looker {
                 () = self.found.closed() => return,
             }
         }
+        let slow = matches!(self.source, ProcessSource::Pidfile(_));
         let mut finder = Finder::new(self.plane, self.source.clone());
+        let mut pause = Pause::new();
         let mut events = None;
         let mut last: Option<Result<Tree, String>> = None;
         let mut asked = true;
@@ -234,24 +239,14 @@ impl Looker {
             let began = Instant::now();
             let command = *self.started.borrow();
             let ports = asked.then(|| self.ports.borrow().clone());
-            // Files may be on a disk that is slow: never on a thread that others wait for.
-            let looked = tokio::task::spawn_blocking(move || {
-                let found = finder.find(command);
-                let result = found.clone().and_then(open);
-                // Only so many are watched; who asks how it is wants to know of all.
-                let summary = result.as_ref().map_err(String::clone).and(found);
-                // Only who is in doubt wants to know.
-                let listens = ports.is_some_and(|ports| {
-                    // A kernel that doesn't tell: then nothing speaks for it.
-                    diag::listeners().is_ok_and(|all| finder.listens(&all, &ports))
-                });
-                (finder, result, summary, listens)
-            })
-            .await;
-            let Ok((back, result, summary, listens)) = looked else { return };
-            finder = back;
-            let pause = if summary.is_ok() { LOOK_EVERY } else { SEEK_EVERY };
-            if asked || last.as_ref() != Some(&summary) {
+            let look = move |last: Option<Result<Tree, String>>| {
+                let news = finder.look(command, ports, last.as_ref());
+                (finder, last, news)
+            };
+            let looked = if slow { tokio::task::spawn_blocking(move || look(last)).await } else { Ok(look(last)) };
+            let Ok((back, before, news)) = looked else { return };
+            (finder, last) = (back, before);
+            if let Some(Look { result, summary, listens }) = news {
                 if let Ok(tree) = &summary {
                     self.trees.send_replace(Some(tree.clone()));
                 }
@@ -263,13 +258,49 @@ impl Looker {
             if events.is_none() {
                 events = finder.watched_directory().and_then(directory_events);
             }
+            let every = if matches!(last, Some(Ok(_))) { LOOK_EVERY } else { SEEK_EVERY };
             asked = tokio::select! {
                 () = self.look.notified() => true,
                 () = changed(&mut events) => false,
-                () = tokio::time::sleep(pause) => false,
+                () = pause.until(Instant::now() + every) => false,
                 () = self.found.closed() => return,
             };
         }
+    }
+}
+
+/// What a look has to tell.
+struct Look {
+    result: Result<(Tree, Vec<(Process, OwnedFd)>), String>,
+    /// Only so many are watched; who asks how it is wants to know of all.
+    summary: Result<Tree, String>,
+    listens: bool,
+}
+
+impl Finder {
+    /// `ports`: somebody asked, and is told in any case; otherwise only what is another than `last` is told of.
+    fn look(
+        &mut self,
+        command: Option<Process>,
+        ports: Option<BTreeSet<u16>>,
+        last: Option<&Result<Tree, String>>,
+    ) -> Option<Look> {
+        let found = self.find(command);
+        // The same processes, and so the same descriptors.
+        if ports.is_none() && last == Some(&found) {
+            return None;
+        }
+        let result = found.clone().and_then(open);
+        let summary = result.as_ref().map_err(String::clone).and(found);
+        if ports.is_none() && last == Some(&summary) {
+            return None;
+        }
+        // Only who is in doubt wants to know.
+        let listens = ports.is_some_and(|ports| {
+            // A kernel that doesn't tell: then nothing speaks for it.
+            diag::listeners().is_ok_and(|all| self.listens(&all, &ports))
+        });
+        Some(Look { result, summary, listens })
     }
 }
 

@@ -8,19 +8,18 @@ use hyper::client::conn::http1;
 use hyper::{Method, Request, header};
 use hyper_util::rt::TokioIo;
 use std::error::Error;
+use std::future::poll_fn;
 use std::io;
-use tokio_util::task::AbortOnDropHandle;
+use std::pin::pin;
 
 pub(super) async fn ask(http: &Http, client: &tls::Client) -> Answer {
     let tls = http.tls.as_ref().map(|tls| (tls, client));
     let wire::Wire { stream, note } = wire::open(&http.endpoint, http.proxy, tls).await?;
-    let (mut sender, connection) = http1::Builder::new()
+    let (sender, connection) = http1::Builder::new()
         .max_buf_size(ANSWER_MAX)
         .handshake::<_, Empty<Bytes>>(TokioIo::new(stream))
         .await
         .map_err(|e| in_words(&e))?;
-    // Dies with this probe, so that a timeout closes the socket too.
-    let _driver = AbortOnDropHandle::new(tokio::spawn(connection));
     let method = match http.method {
         HttpMethod::Get => Method::GET,
         HttpMethod::Head => Method::HEAD,
@@ -34,9 +33,7 @@ pub(super) async fn ask(http: &Http, client: &tls::Client) -> Answer {
         .header(header::CONNECTION, "close")
         .body(Empty::new())
         .map_err(|e| format!("can't ask: {e}"))?;
-    let response = sender.send_request(request).await.map_err(|e| in_words(&e))?;
-    let status = response.status().as_u16();
-    let body = whole(response.into_body()).await?;
+    let (status, body) = driven(connection, exchange(sender, request)).await?;
     if !http.expect.iter().any(|(low, high)| (*low..=*high).contains(&status)) {
         return Err(answered(format!("status {status}")));
     }
@@ -44,6 +41,34 @@ pub(super) async fn ask(http: &Http, client: &tls::Client) -> Answer {
         Some(expected) if !expected.is_in(&body) => Err(answered(format!("\"{expected}\" isn't in the body"))),
         _ => Ok(note),
     }
+}
+
+/// Runs a connection for as long as the exchange on it takes: here, because a task of its own would have to be started,
+/// woken and ended for each probe. A timeout that drops this closes the socket.
+async fn driven<T>(connection: impl Future, exchange: impl Future<Output = T>) -> T {
+    let (mut connection, mut exchange) = (pin!(connection), pin!(exchange));
+    let mut open = true;
+    poll_fn(|cx| {
+        let mut over = exchange.as_mut().poll(cx);
+        if open {
+            // What it comes to, the exchange hears. Once that is over, this ends the connection in order.
+            open = connection.as_mut().poll(cx).is_pending();
+            if over.is_pending() {
+                over = exchange.as_mut().poll(cx);
+            }
+        }
+        over
+    })
+    .await
+}
+
+async fn exchange(
+    mut sender: http1::SendRequest<Empty<Bytes>>,
+    request: Request<Empty<Bytes>>,
+) -> Result<(u16, Vec<u8>), String> {
+    let response = sender.send_request(request).await.map_err(|e| in_words(&e))?;
+    let status = response.status().as_u16();
+    Ok((status, whole(response.into_body()).await?))
 }
 
 /// All of it, as far as that is allowed.

@@ -9,12 +9,14 @@ mod canary;
 mod dialogue;
 mod file;
 pub mod gateway;
+mod gather;
 mod http;
 pub mod proxy;
 mod tls;
 mod udp;
 mod wire;
 
+use gather::Told;
 use holdfast_node::config::{Check, CheckId, Probe};
 use holdfast_node::io::{CheckError, Failure};
 use std::collections::BTreeSet;
@@ -23,13 +25,17 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
 
 /// Probes of one check that may run at once. Each ends by its own timeout, so this is reached only where the timeout
 /// is this many times the interval. Full → the new probe fails at once, saying so.
 pub const PROBES_MAX: usize = 16;
+
+/// Results that wait to be gathered. Full → they wait in their tasks.
+const TOLD_MAX: usize = 256;
 
 /// Most bytes of an answer; one that is longer isn't that of a health check.
 const ANSWER_MAX: usize = 64 * 1024;
@@ -121,19 +127,51 @@ impl Prepared {
 /// Starts probes on a runtime, from any thread, without ever blocking.
 #[derive(Debug)]
 pub struct Runner {
-    checks: Vec<(Arc<Prepared>, Arc<Semaphore>)>,
+    checks: Vec<Arc<Probed>>,
     /// Never the source of a question.
     managed: Arc<BTreeSet<IpAddr>>,
-    results: mpsc::Sender<Done>,
+    told: mpsc::Sender<Told>,
+    running: Arc<AtomicUsize>,
     runtime: Handle,
 }
 
+/// A check, as far as it is probed.
+#[derive(Debug)]
+struct Probed {
+    probe: Prepared,
+    limit: Arc<Semaphore>,
+    /// So many passes in a row say that it passes.
+    rise: u32,
+    /// Passes in a row.
+    passes: AtomicU32,
+}
+
+impl Probed {
+    /// Whether this result says what is known already.
+    fn agrees(&self, passed: bool) -> bool {
+        let before = self.passes.load(Ordering::Relaxed);
+        self.passes.store(if passed { before.saturating_add(1) } else { 0 }, Ordering::Relaxed);
+        passed && before >= self.rise
+    }
+}
+
 impl Runner {
-    /// A runner for these checks (indexed by [`CheckId`]). Results go to `results`; a result that finds the queue full
+    /// A runner for these checks (indexed by [`CheckId`]). Results go to `results`, up to 64 together: a pass of a check
+    /// that passes waits up to 10 ms for others, if its timeout leaves time for that. A result that finds the queue full
     /// waits in its own task, and if the receiver is gone it's dropped.
-    pub fn new(checks: &[Check], results: mpsc::Sender<Done>, runtime: Handle) -> Self {
-        let prepared = |c: &Check| (Arc::new(Prepared::new(c.probe.clone())), Arc::new(Semaphore::new(PROBES_MAX)));
-        Self { checks: checks.iter().map(prepared).collect(), managed: Arc::default(), results, runtime }
+    pub fn new(checks: &[Check], results: mpsc::Sender<Vec<Done>>, runtime: Handle) -> Self {
+        let probed = |check: &Check| {
+            Arc::new(Probed {
+                probe: Prepared::new(check.probe.clone()),
+                limit: Arc::new(Semaphore::new(PROBES_MAX)),
+                rise: check.rise.into(),
+                passes: AtomicU32::new(0),
+            })
+        };
+        let (told, waiting) = mpsc::channel(TOLD_MAX);
+        let running = Arc::<AtomicUsize>::default();
+        runtime.spawn(gather::gather(waiting, Arc::clone(&running), results, gather::HOLD));
+        Self { checks: checks.iter().map(probed).collect(), managed: Arc::default(), told, running, runtime }
     }
 
     /// The addresses that this node manages: no gateway is asked from one of them.
@@ -145,21 +183,25 @@ impl Runner {
 
     /// Starts a probe; it gives up after `timeout`. An id that isn't configured is ignored.
     pub fn start(&self, check: CheckId, sequence: u64, timeout: Duration) {
-        let Some((probe, limit)) = self.checks.get(usize::from(check.0)) else { return };
-        let results = self.results.clone();
-        let permit = Arc::clone(limit).try_acquire_owned();
-        let (probe, managed) = (Arc::clone(probe), Arc::clone(&self.managed));
+        let Some(probed) = self.checks.get(usize::from(check.0)).map(Arc::clone) else { return };
+        let (told, running, managed) = (self.told.clone(), Arc::clone(&self.running), Arc::clone(&self.managed));
+        let permit = Arc::clone(&probed.limit).try_acquire_owned();
+        let begun = Instant::now();
+        running.fetch_add(1, Ordering::Relaxed);
         self.runtime.spawn(async move {
             let result = match permit {
-                Ok(_running) => probe.run(&managed, timeout).await,
+                Ok(_permit) => probed.probe.run(&managed, timeout).await,
                 Err(_) => Err(format!("{PROBES_MAX} earlier probes still run").into()),
             };
             let (result, note) = match result {
                 Ok(note) => (Ok(()), note),
                 Err(e) => (Err(e), None),
             };
+            // It must be heard before its deadline, on a machine that is busy too.
+            let waits = probed.agrees(result.is_ok()) && begun.elapsed() + 2 * gather::HOLD <= timeout;
+            running.fetch_sub(1, Ordering::Relaxed);
             // Err: the worker is stopping, nobody wants to know.
-            let _ = results.send(Done { check, sequence, result, note }).await;
+            let _ = told.send(Told { done: Done { check, sequence, result, note }, waits }).await;
         });
     }
 }

@@ -135,7 +135,16 @@ async fn a_stuck_probe_does_not_delay_the_next_one_of_the_same_check() {
     let (mut s, _) = l.accept().await.expect("the second probe connects though the first hangs");
     s.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.expect("it reads");
     let done = rx.recv().await.expect("a result comes");
-    assert_eq!(done, Done { check: CheckId(0), sequence: 2, result: Ok(()), note: None });
+    assert_eq!(done, [Done { check: CheckId(0), sequence: 2, result: Ok(()), note: None }]);
+}
+
+#[test]
+fn a_pass_agrees_once_the_check_has_passed_as_often_as_it_has_to_and_a_failure_never_does() {
+    let limit = Arc::new(Semaphore::new(1));
+    let probe = Prepared::new(Probe::tcp(([127, 0, 0, 1], 1).into()));
+    let probed = Probed { probe, limit, rise: 2, passes: AtomicU32::new(0) };
+    let agreed = [true, true, true, true, false, true, true, true].map(|passed| probed.agrees(passed));
+    assert_eq!(agreed, [false, false, true, true, false, false, false, true]);
 }
 
 #[test]

@@ -27,14 +27,20 @@ pub(super) async fn open(
     match endpoint {
         Endpoint::Ip(address) => {
             let stream = TcpStream::connect(address).await.map_err(|e| failed(&e))?;
-            let ends = stream.local_addr().ok().zip(stream.peer_addr().ok());
+            let local = stream.local_addr().ok();
+            let met = local.is_some_and(|local| local.port() == address.port());
+            // Each question to the kernel costs a system call: only who needs the answer asks.
+            let peer = if met || proxy.is_some() { stream.peer_addr().ok() } else { None };
             // A target port in the ephemeral range on a local address can be met by our own SYN (simultaneous open with
             // ourselves): the connection "works" though nobody listens.
-            if ends.is_some_and(|(local, peer)| local == peer) {
+            if met && local == peer {
                 return Err(refused("connection refused (met itself: nobody listens)"));
             }
-            // Small writes follow; Nagle has nothing to gather. A refusal changes nothing that matters.
-            let _ = stream.set_nodelay(true);
+            let ends = local.zip(peer);
+            if proxy.is_some() || tls.is_some() {
+                // More than one small write follows; Nagle has nothing to gather. A refusal changes nothing that matters.
+                let _ = stream.set_nodelay(true);
+            }
             Ok(dress(stream, proxy.map(|version| proxy::header(version, ends)), tls).await?)
         }
         Endpoint::Unix(path) => {

@@ -36,13 +36,31 @@ pub trait Source: Send + 'static {
 pub struct Table {
     folder: PathBuf,
     counters: Counters,
+    /// Kept from one look to the next.
+    socket: Option<NetlinkSocket>,
 }
 
 impl Table {
-    /// The table of the namespace of the thread that looks.
+    /// The table of the namespace of the thread that looks (always the same one).
     #[must_use]
     pub fn new() -> Self {
-        Self { folder: PathBuf::from("/proc/sys/net/netfilter"), counters: Counters::default() }
+        Self { folder: PathBuf::from("/proc/sys/net/netfilter"), counters: Counters::default(), socket: None }
+    }
+
+    /// What each processor counted. After an error the next look has a socket of its own.
+    fn statistics(&mut self) -> io::Result<PerCpu> {
+        let socket = self.socket.take().map_or_else(|| NetlinkSocket::open(SockProtocol::NetlinkNetFilter), Ok);
+        let mut socket = socket?;
+        let mut read = PerCpu::new();
+        socket.dump(GET_STATS_CPU, &[0; NFGENMSG], &mut read, PerCpu::clear, |read, message| {
+            if let Some((cpu, counts)) = of_cpu(message)
+                && read.len() < PROCESSORS_MAX
+            {
+                read.insert(cpu, counts);
+            }
+        })?;
+        self.socket = Some(socket);
+        Ok(read)
     }
 }
 
@@ -59,7 +77,7 @@ impl Source for Table {
         let time_wait = number(&self.folder, "nf_conntrack_tcp_timeout_time_wait");
         let time_wait = time_wait.map_or(TIME_WAIT, Duration::from_secs);
         // Without the privilege nothing is known of losses; the rest is worth having all the same.
-        if let Ok(read) = statistics() {
+        if let Ok(read) = self.statistics() {
             self.counters.take(&read);
         }
         let timeouts = timeouts(&self.folder).ok();
@@ -92,19 +110,6 @@ fn number(folder: &Path, name: &str) -> Result<u64, String> {
 
 /// What each processor counted: `insert_failed`, `drop`, `early_drop`.
 type PerCpu = BTreeMap<u16, [u32; 3]>;
-
-fn statistics() -> io::Result<PerCpu> {
-    let mut netlink = NetlinkSocket::open(SockProtocol::NetlinkNetFilter)?;
-    let mut read = PerCpu::new();
-    netlink.dump(GET_STATS_CPU, &[0; NFGENMSG], &mut read, PerCpu::clear, |read, message| {
-        if let Some((cpu, counts)) = of_cpu(message)
-            && read.len() < PROCESSORS_MAX
-        {
-            read.insert(cpu, counts);
-        }
-    })?;
-    Ok(read)
-}
 
 fn of_cpu(message: &Message<'_>) -> Option<(u16, [u32; 3])> {
     if message.kind != GET_STATS_CPU {
@@ -192,7 +197,7 @@ mod tests {
             Err(why) => assert!(why.contains("nf_conntrack"), "{why}"),
         }
         // Needs CAP_NET_ADMIN: where it is there, each processor has its say.
-        if let Ok(read) = statistics() {
+        if let Ok(read) = Table::new().statistics() {
             assert!(!read.is_empty());
         }
     }
@@ -201,7 +206,7 @@ mod tests {
     fn a_kernel_without_a_table_and_a_file_that_is_no_number_are_told_apart() {
         let folder = std::env::temp_dir().join(format!("holdfast-conntrack-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a fresh folder");
-        let mut table = Table { folder: folder.clone(), counters: Counters::default() };
+        let mut table = Table { folder: folder.clone(), ..Table::new() };
         assert!(table.look().expect_err("empty").contains("nf_conntrack isn't loaded"));
         std::fs::write(folder.join("nf_conntrack_count"), "x\n").expect("writable");
         assert_eq!(table.look().expect_err("no number"), "nf_conntrack_count is not a number");

@@ -81,7 +81,30 @@ pub fn established(addresses: &[IpAddr]) -> io::Result<u64> {
 /// # Errors
 /// Whatever the kernel says.
 pub fn listeners() -> io::Result<Vec<Listener>> {
-    let mut netlink = NetlinkSocket::open(SockProtocol::NetlinkSockDiag)?;
+    Listeners::default().look()
+}
+
+/// Asks for all that listens, again and again on one socket.
+#[derive(Debug, Default)]
+pub struct Listeners {
+    socket: Option<NetlinkSocket>,
+}
+
+impl Listeners {
+    /// What [`listeners`] gives, of the network namespace of the thread that looked first.
+    ///
+    /// # Errors
+    /// Whatever the kernel says; the next look begins anew.
+    pub fn look(&mut self) -> io::Result<Vec<Listener>> {
+        let socket = self.socket.take().map_or_else(|| NetlinkSocket::open(SockProtocol::NetlinkSockDiag), Ok);
+        let mut socket = socket?;
+        let all = listening(&mut socket)?;
+        self.socket = Some(socket);
+        Ok(all)
+    }
+}
+
+fn listening(netlink: &mut NetlinkSocket) -> io::Result<Vec<Listener>> {
     let mut all = Vec::new();
     for family in FAMILIES {
         let mut some: Vec<Listener> = Vec::new();

@@ -1,9 +1,11 @@
-//! A timer with the kernel's resolution (tokio's own rounds up to whole milliseconds).
+//! A timer with the kernel's resolution. Tokio's own rounds up to whole milliseconds, and wakes its thread once or twice
+//! on the way to a time that is more than 64 ms ahead.
 
 use super::asyncfd::AsyncDescriptor;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
+use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -64,10 +66,38 @@ impl TimerFd {
     }
 }
 
+/// Waits of one task, one after the other.
+#[derive(Debug)]
+pub struct Pause(Option<TimerFd>);
+
+impl Pause {
+    /// Where no descriptor is left, tokio's timer does. Must be called inside a tokio runtime.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(TimerFd::new().ok())
+    }
+
+    /// Ends at `due`, or a little later. Cancel safe: the next wait sets the timer anew.
+    pub async fn until(&mut self, due: Instant) {
+        if let Some(timer) = &mut self.0 {
+            let armed = timer.arm(Some(due));
+            if armed.is_ok() && poll_fn(|cx| timer.poll_expired(cx)).await.is_ok() {
+                return;
+            }
+        }
+        tokio::time::sleep_until(due.into()).await;
+    }
+}
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::future::poll_fn;
 
     const LONG: Duration = Duration::from_secs(20);
 
@@ -90,5 +120,17 @@ mod tests {
         timer.arm(None).expect("disarmed");
         let waited = tokio::time::timeout(Duration::from_millis(20), poll_fn(|cx| timer.poll_expired(cx))).await;
         assert!(waited.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_pause_that_was_cut_short_leaves_nothing_to_the_next_one() {
+        let mut pause = Pause::new();
+        let cut = tokio::time::timeout(Duration::from_millis(1), pause.until(Instant::now() + LONG)).await;
+        assert!(cut.is_err());
+        for mut pause in [pause, Pause(None)] {
+            let due = Instant::now() + Duration::from_millis(3);
+            tokio::time::timeout(LONG, pause.until(due)).await.expect("it ends");
+            assert!(Instant::now() >= due);
+        }
     }
 }

@@ -1,11 +1,11 @@
 //! Looks at the connection table once a second, and tells the node.
 
 use crate::os::conntrack::Source;
+use crate::os::timerfd::Pause;
 use holdfast_node::config::Conntrack;
 use holdfast_node::conntrack::Sample;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
-use tokio::time::MissedTickBehavior;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(1);
@@ -23,18 +23,11 @@ pub(super) async fn watch(config: Conntrack, source: impl Source, told: mpsc::Se
 }
 
 async fn look(config: Conntrack, mut source: impl Source, told: mpsc::Sender<Result<Sample, String>>, every: Duration) {
-    let mut clock = tokio::time::interval(every);
-    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut pause = Pause::new();
     let (mut last, mut again) = (None, 0u32);
     loop {
-        clock.tick().await;
-        // The kernel answers at once, but walks all its processors for it.
-        let looked = tokio::task::spawn_blocking(move || {
-            let sample = source.look();
-            (source, sample)
-        });
-        let Ok((back, sample)) = looked.await else { return };
-        source = back;
+        // The kernel answers at once: to have another thread woken for it would cost more.
+        let sample = source.look();
         let sample = sample.map(|sample| limited(config, sample));
         again = if last.as_ref() == Some(&sample) { again.saturating_add(1) } else { 0 };
         last = Some(sample.clone());
@@ -46,6 +39,7 @@ async fn look(config: Conntrack, mut source: impl Source, told: mpsc::Sender<Res
         if news && told.send(sample).await.is_err() {
             return;
         }
+        pause.until(Instant::now() + every).await;
     }
 }
 

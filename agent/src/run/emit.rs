@@ -14,7 +14,9 @@ use crate::os::vrrp::Outgoing;
 use crate::os::{neighbour, probe};
 use crate::reconcile::Executor;
 use holdfast_node::config::{CheckId, Config, Probe, ProcessSource, VipId};
-use holdfast_node::io::{Answer, OwnerRecord, ProbeOutcome, SendError, SocketKey, Step, StepError, UnitState};
+use holdfast_node::io::{
+    Answer, CheckError, OwnerRecord, ProbeOutcome, SendError, SocketKey, Step, StepError, UnitState,
+};
 use holdfast_node::keeper::ipc::{ExecResult, ToKeeper, Undo, VipAddress, VipRecord};
 use holdfast_node::status::Status;
 use holdfast_node::{Input, Node, Output};
@@ -25,6 +27,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 /// Steps that are executed together.
 const BATCH: usize = 100;
@@ -104,6 +107,8 @@ pub(super) struct Outputs {
     pub(super) stopped: bool,
     /// Adverts that wait for others to be sent together.
     adverts: Vec<Advert>,
+    /// Probes likewise.
+    starting: Vec<StartProbe>,
     /// How late adverts went out.
     lateness: Histogram,
     exec: ExecDesk,
@@ -160,6 +165,7 @@ impl Outputs {
             due: None,
             stopped: false,
             adverts: Vec::new(),
+            starting: Vec::new(),
             lateness: Histogram::default(),
             exec: ExecDesk::new(&config.hooks),
             waiting: BTreeMap::new(),
@@ -174,7 +180,7 @@ impl Outputs {
     }
 
     /// Does all that the node has to say, in order. Steps that follow each other go to the kernel together, and so do
-    /// adverts.
+    /// adverts. Probes start at the end, all together: whoever runs them is woken once.
     pub(super) fn carry_out(&mut self, node: &mut Node) {
         let mut next = node.poll_output();
         while let Some(output) = next.take() {
@@ -206,6 +212,7 @@ impl Outputs {
                 }
             }
         }
+        self.start_probes();
     }
 
     fn emit(&mut self, output: Output) {
@@ -335,23 +342,28 @@ impl Outputs {
     }
 
     fn start_check(&mut self, check: CheckId, sequence: u64, timeout: Duration) {
-        let refused = match self.names.programs.get(usize::from(check.0)) {
+        match self.names.programs.get(usize::from(check.0)) {
             Some(Some(argv)) => match self.exec.check(check, sequence, argv, timeout) {
-                Ok(message) => {
-                    self.keeper.send(message, None);
-                    None
-                }
-                Err(e) => Some(e),
+                Ok(message) => self.keeper.send(message, None),
+                Err(e) => self.refuse(check, sequence, e),
             },
-            _ => match self.ends.probes.try_send(StartProbe { check, sequence, timeout }) {
-                Ok(()) => None,
-                Err(_) => Some("the agent is too busy to probe".to_owned().into()),
-            },
-        };
-        if let Some(e) = refused {
-            self.count.probes_dropped += 1;
-            self.outcomes.push_back(Outcome::Check(check::Done { check, sequence, result: Err(e), note: None }));
+            _ => self.starting.push(StartProbe { check, sequence, timeout }),
         }
+    }
+
+    fn start_probes(&mut self) {
+        if self.starting.is_empty() {
+            return;
+        }
+        let refused = self.ends.probes.try_send(std::mem::take(&mut self.starting)).err();
+        for StartProbe { check, sequence, .. } in refused.into_iter().flat_map(TrySendError::into_inner) {
+            self.refuse(check, sequence, "the agent is too busy to probe".to_owned().into());
+        }
+    }
+
+    fn refuse(&mut self, check: CheckId, sequence: u64, e: CheckError) {
+        self.count.probes_dropped += 1;
+        self.outcomes.push_back(Outcome::Check(check::Done { check, sequence, result: Err(e), note: None }));
     }
 
     /// The keeper says that a program ended.

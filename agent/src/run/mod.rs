@@ -9,7 +9,8 @@
 //! | `link`, `exec` | the line to the keeper, programs that it runs for us |
 //! | `flood` | how often a socket is read that brings garbage |
 //! | `queues` | everything between the protocol thread and the runtime |
-//! | `runtime` | checks, journal, intents, log, control API |
+//! | `runtime` | journal, intents, log, control API |
+//! | `looks` | threads for checks and for looks at balancers |
 //! | [`journal`], `record`, `intents` | what is on disk |
 //! | [`api`] | the handle by which the control API asks and listens |
 //! | [`sync`] | the thread that replicates flows |
@@ -34,6 +35,7 @@ mod intents;
 pub mod journal;
 pub mod lateness;
 mod link;
+mod looks;
 mod protocol;
 mod queues;
 mod record;
@@ -136,7 +138,7 @@ fn run(options: &WorkerOptions) -> Result<protocol::Ended, String> {
     let of_backends = config.nft.iter().flat_map(|nft| &nft.probes);
     let checks: Vec<_> = config.checks.iter().chain(of_backends).cloned().collect();
     let (protocol_ends, runtime_ends) =
-        queues::pair(boot.intents.clone(), config.fifo.is_some(), config.balancers.len(), checks.len());
+        queues::pair(boot.intents.clone(), config.fifo.is_some(), config.balancers.len());
     let reporters = report::reporters(&config, &mut lookers, &runtime_ends.planes, &runtime_ends.looks);
     let fifo = config.fifo.clone();
     let managed = config.vips.iter().flat_map(|vip| vip.addresses.iter().map(|address| address.ip)).collect();

@@ -615,8 +615,12 @@ impl Protocol {
         let mut count = 0;
         while count < PER_SOURCE {
             // Err of either: the runtime is ending, so are we.
-            if let Poll::Ready(Some(done)) = self.outputs.ends.results.poll_recv(cx) {
-                self.feed(Outcome::Check(done).into_input());
+            if let Poll::Ready(Some(some)) = self.outputs.ends.results.poll_recv(cx) {
+                count += some.len();
+                let results = some.into_iter().map(|done| Outcome::Check(done).into_input());
+                self.node.handle_all(Instant::now(), results);
+                self.drain();
+                continue;
             } else if let Poll::Ready(Some(seen)) = self.outputs.ends.planes.poll_recv(cx) {
                 self.feed(Input::Plane { balancer: seen.balancer, report: seen.report });
             } else if let Poll::Ready(Some((vip, disabled))) = self.outputs.ends.disabled.poll_recv(cx) {

@@ -16,10 +16,12 @@ use tokio::sync::{Notify, mpsc, watch};
 
 /// Events on their way to ring, log and disk. Full → dropped and counted; the ids show the gap.
 const EVENTS_MAX: usize = 4_096;
-/// Probes on their way to the runtime, or one of each check if there are more. Full → the probe fails at once, saying so.
+/// Probes on their way to those who run them, as many together as the node starts at a time. Full → the probes fail at
+/// once, saying so.
 const PROBES_MAX: usize = 256;
-/// Results of probes. Full → they wait in their tasks, and the node's own deadline counts them as overdue.
-const RESULTS_MAX: usize = 256;
+/// Results of probes, up to 64 together. Full → they wait in their tasks, and the node's own deadline counts them as
+/// overdue.
+const RESULTS_MAX: usize = 32;
 /// States on their way to the notify fifo. Full → dropped and counted; the next change of that VIP tells the truth.
 const LINES_MAX: usize = 2 * VIPS_MAX;
 /// Disable files that came or went. Full → the reader waits, and then tells what is true by then.
@@ -68,7 +70,7 @@ pub(super) enum Note {
 #[derive(Debug)]
 pub(super) struct ProtocolEnds {
     pub(super) requests: mpsc::Receiver<Asked>,
-    pub(super) results: mpsc::Receiver<check::Done>,
+    pub(super) results: mpsc::Receiver<Vec<check::Done>>,
     pub(super) planes: mpsc::Receiver<Seen>,
     /// Of the balancers, in their order: look now. Wishes that meet become one.
     pub(super) looks: Vec<Arc<Notify>>,
@@ -76,7 +78,7 @@ pub(super) struct ProtocolEnds {
     /// Looks at the connection table.
     pub(super) conntrack: mpsc::Receiver<Result<Sample, String>>,
     pub(super) events: mpsc::Sender<Recorded>,
-    pub(super) probes: mpsc::Sender<StartProbe>,
+    pub(super) probes: mpsc::Sender<Vec<StartProbe>>,
     pub(super) intents: watch::Sender<Intents>,
     pub(super) figures: watch::Sender<Arc<WorkerFigures>>,
     pub(super) notes: mpsc::Sender<Note>,
@@ -89,13 +91,13 @@ pub(super) struct ProtocolEnds {
 #[derive(Debug)]
 pub(super) struct RuntimeEnds {
     pub(super) requests: mpsc::Sender<Asked>,
-    pub(super) results: mpsc::Sender<check::Done>,
+    pub(super) results: mpsc::Sender<Vec<check::Done>>,
     pub(super) planes: mpsc::Sender<Seen>,
     pub(super) looks: Vec<Arc<Notify>>,
     pub(super) disabled: mpsc::Sender<(VipId, bool)>,
     pub(super) conntrack: mpsc::Sender<Result<Sample, String>>,
     pub(super) events: mpsc::Receiver<Recorded>,
-    pub(super) probes: mpsc::Receiver<StartProbe>,
+    pub(super) probes: mpsc::Receiver<Vec<StartProbe>>,
     /// Only the last intents count: a newer one overwrites what isn't stored yet.
     pub(super) intents: watch::Receiver<Intents>,
     pub(super) figures: watch::Receiver<Arc<WorkerFigures>>,
@@ -126,8 +128,8 @@ impl DiskFigures {
     }
 }
 
-/// All queues. `stored`: intents that are on disk already; then how many there are in the configuration.
-pub(super) fn pair(stored: Intents, fifo: bool, balancers: usize, checks: usize) -> (ProtocolEnds, RuntimeEnds) {
+/// All queues. `stored`: intents that are on disk already; `balancers`: how many there are.
+pub(super) fn pair(stored: Intents, fifo: bool, balancers: usize) -> (ProtocolEnds, RuntimeEnds) {
     let (requests_in, requests) = mpsc::channel(REQUESTS_MAX);
     let (results_in, results) = mpsc::channel(RESULTS_MAX);
     let (planes_in, planes) = mpsc::channel(REPORTS_MAX);
@@ -135,7 +137,7 @@ pub(super) fn pair(stored: Intents, fifo: bool, balancers: usize, checks: usize)
     let (disabled_in, disabled) = mpsc::channel(DISABLED_MAX);
     let (conntrack_in, conntrack) = mpsc::channel(CONNTRACK_MAX);
     let (events, events_out) = mpsc::channel(EVENTS_MAX);
-    let (probes, probes_out) = mpsc::channel(PROBES_MAX.max(checks));
+    let (probes, probes_out) = mpsc::channel(PROBES_MAX);
     let (intents, intents_out) = watch::channel(stored);
     let (figures, figures_out) = watch::channel(Arc::default());
     let (notes, notes_out) = mpsc::channel(NOTES_MAX);

@@ -1,12 +1,12 @@
-//! The worker's runtime: checks, journal, intents, log, control API. Nothing here is in a hurry, and nothing here can
-//! hold the protocol thread up.
+//! The worker's runtime: journal, intents, log, control API. Nothing here is in a hurry, and nothing here can hold the
+//! protocol thread up. Beside it are the threads of checks and balancers ([`super::looks`]).
 
 use super::api::{ApiHandle, EventRing, Recorded};
 use super::fifo::{Fifo, Line};
 use super::protocol::Ended;
 use super::queues::{DiskFigures, Note, RuntimeEnds, StartProbe};
 use super::sync::query::SyncHandle;
-use super::{intents, journal};
+use super::{intents, journal, looks};
 use crate::balancer::report::Reporter;
 use crate::balancer::watch::Looker;
 use crate::os::conntrack::Table;
@@ -102,21 +102,18 @@ pub(super) fn run(setup: Setup) -> Result<Ended, String> {
 async fn main(setup: Setup) -> Result<Ended, String> {
     let Setup { state_dir, checks, managed, lookers, reporters, disable, conntrack, fifo, ends, api, sync, ended } =
         setup;
+    looks::balancers(lookers, reporters)?;
+    looks::spawn("checks", move || async move {
+        let runner = check::Runner::new(&checks, ends.results, Handle::current()).with_managed(managed);
+        let conntrack = super::conntrack::watch(conntrack, Table::new(), ends.conntrack);
+        tokio::join!(probes(runner, ends.probes), conntrack);
+    })?;
     let stop = CancellationToken::new();
     let last_words = TaskTracker::new();
     let ring = Arc::new(EventRing::new());
     tokio::spawn(ignore_signals());
     tokio::spawn(notes(ends.notes));
-    let runner = check::Runner::new(&checks, ends.results, Handle::current()).with_managed(managed);
-    tokio::spawn(probes(runner, ends.probes));
     tokio::spawn(super::disable::watch(disable, ends.disabled));
-    tokio::spawn(super::conntrack::watch(conntrack, Table::new(), ends.conntrack));
-    for looker in lookers {
-        tokio::spawn(looker.run());
-    }
-    for reporter in reporters {
-        tokio::spawn(reporter.run());
-    }
     last_words.spawn(events(state_dir.clone(), ends.events, Arc::clone(&ring), Arc::clone(&ends.disk)));
     last_words.spawn(store_intents(state_dir, ends.intents, ends.disk));
     if let Some(path) = fifo {
@@ -151,9 +148,11 @@ async fn ignore_signals() {
     drop(handlers);
 }
 
-async fn probes(runner: check::Runner, mut asked: mpsc::Receiver<StartProbe>) {
-    while let Some(StartProbe { check, sequence, timeout }) = asked.recv().await {
-        runner.start(check, sequence, timeout);
+async fn probes(runner: check::Runner, mut asked: mpsc::Receiver<Vec<StartProbe>>) {
+    while let Some(together) = asked.recv().await {
+        for StartProbe { check, sequence, timeout } in together {
+            runner.start(check, sequence, timeout);
+        }
     }
 }
 
