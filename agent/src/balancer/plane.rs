@@ -67,6 +67,11 @@ pub trait Plane: fmt::Debug + Send {
         false
     }
 
+    /// Whether its processes change while it serves: it is reloaded, or puts others in the place of its workers.
+    fn reloads(&self) -> bool {
+        true
+    }
+
     /// Which of its processes do what. `main` is the one that was named, or the oldest of its control group.
     fn shape(&self, main: &Member, members: &[Member]) -> Tree;
 

@@ -11,6 +11,10 @@ use std::time::Duration;
 pub(super) struct Plain;
 
 impl Plane for Plain {
+    fn reloads(&self) -> bool {
+        false
+    }
+
     fn shape(&self, main: &Member, members: &[Member]) -> Tree {
         let others = members.iter().map(|m| m.process).filter(|p| *p != main.process).collect();
         Tree { others, ..Tree::single(main.process) }

@@ -26,7 +26,9 @@ use tokio::sync::{Notify, mpsc, watch};
 const FOUND_MAX: usize = 16;
 /// Without being told, a balancer that runs is looked at this often (a reload shows up), …
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// … one that doesn't, this often.
+/// … one of which nothing changes but by its death, which is told, this often, …
+const LOOK_SELDOM: Duration = Duration::from_secs(1);
+/// … one that doesn't run, this often.
 const SEEK_EVERY: Duration = Duration::from_millis(50);
 /// Workers that are watched; of more, the youngest.
 const WORKERS_MAX: usize = 64;
@@ -230,6 +232,8 @@ impl Looker {
             }
         }
         let slow = matches!(self.source, ProcessSource::Pidfile(_));
+        // Whom a pidfile names may change, and the events of its folder are no promise.
+        let look_every = if slow || self.plane.reloads() { LOOK_EVERY } else { LOOK_SELDOM };
         let mut finder = Finder::new(self.plane, self.source.clone());
         let mut pause = Pause::new();
         let mut events = None;
@@ -258,7 +262,7 @@ impl Looker {
             if events.is_none() {
                 events = finder.watched_directory().and_then(directory_events);
             }
-            let every = if matches!(last, Some(Ok(_))) { LOOK_EVERY } else { SEEK_EVERY };
+            let every = if matches!(last, Some(Ok(_))) { look_every } else { SEEK_EVERY };
             asked = tokio::select! {
                 () = self.look.notified() => true,
                 () = changed(&mut events) => false,
