@@ -70,6 +70,9 @@ impl fmt::Display for Reason {
 /// Nine times the share of a process with default scheduling.
 const FAVOURED_NICE: i32 = -10;
 
+/// The shortest that the kernel takes; by default it is 2.8 ms.
+const SHORT_TURN: Duration = Duration::from_micros(100);
+
 const REALTIME: &str = "real-time scheduling";
 const LOCKED: &str = "locked memory";
 
@@ -137,6 +140,38 @@ pub fn favour() -> Result<(), Reason> {
         },
         other => Reason::Other { what: WHAT, errno: other.raw_os_error() },
     })
+}
+
+/// Has the calling thread run soon after it is woken, and for no longer at a time in return: its share of a busy processor
+/// stays what it is. Kernels before 6.12 don't know of this, and go on as before.
+pub fn short_turns() {
+    /// `struct sched_attr` as it was first; the kernel takes what is missing as zero.
+    #[repr(C)]
+    struct Attributes {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    /// `SCHED_FLAG_KEEP_POLICY`.
+    const KEEP_POLICY: u64 = 0x08;
+    let Ok(nice) = rustix::process::getpriority_process(None) else { return };
+    let attributes = Attributes {
+        size: size_of::<Attributes>() as u32,
+        policy: libc::SCHED_OTHER as u32,
+        flags: KEEP_POLICY,
+        nice,
+        priority: 0,
+        runtime: SHORT_TURN.as_nanos() as u64,
+        deadline: 0,
+        period: 0,
+    };
+    // SAFETY: the pointer is to a live structure that says its own size; 0 is the calling thread.
+    let _ = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
 }
 
 /// What a process must keep of its capabilities for [`realtime`] at this priority and [`lock_memory_on_fault`],
@@ -266,6 +301,22 @@ mod tests {
                 assert!(!matches!(reason, Reason::Other { .. }), "{reason}");
             }
         }
+    }
+
+    #[test]
+    fn short_turns_leave_the_policy_and_the_share_as_they_are() {
+        let both = || {
+            let nice = rustix::process::getpriority_process(None).expect("this thread's");
+            // SAFETY: a plain query of this thread's policy.
+            (unsafe { libc::sched_getscheduler(0) }, nice)
+        };
+        let compared = std::thread::spawn(move || {
+            let before = both();
+            short_turns();
+            (before, both())
+        });
+        let (before, after) = compared.join().expect("joined");
+        assert_eq!(before, after);
     }
 
     #[test]

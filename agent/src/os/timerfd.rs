@@ -50,14 +50,27 @@ impl TimerFd {
         Ok(())
     }
 
+    /// Expires at `due` or before: a deadline that only moves on costs nothing until the former one is reached. For who
+    /// looks at the time anyway when woken.
+    ///
+    /// # Errors
+    /// As [`Self::arm`].
+    pub fn arm_no_later(&mut self, due: Instant) -> io::Result<()> {
+        if self.armed.is_some_and(|armed| armed <= due) {
+            return Ok(());
+        }
+        self.arm(Some(due))
+    }
+
     /// Ready once after each expiry, which also disarms it.
     ///
     /// # Errors
     /// What epoll says when the runtime ends.
     pub fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let expired = self.fd.poll_read(cx, |fd| {
+        let expired = self.fd.poll_drain(cx, |fd| {
             rustix::io::read(fd, &mut [0; 8])?;
-            Ok(())
+            // One read takes all that there is.
+            Ok(((), true))
         });
         if expired.is_ready() {
             self.armed = None;
@@ -109,6 +122,18 @@ mod tests {
         timer.arm(Some(due)).expect("the same time again");
         tokio::time::timeout(LONG, poll_fn(|cx| timer.poll_expired(cx))).await.expect("expires").expect("no error");
         assert!(Instant::now() >= due);
+    }
+
+    #[tokio::test]
+    async fn a_deadline_that_moves_on_leaves_the_timer_and_a_nearer_one_does_not() {
+        let mut timer = TimerFd::new().expect("descriptors are left");
+        let soon = Instant::now() + Duration::from_millis(3);
+        timer.arm_no_later(soon).expect("armed");
+        timer.arm_no_later(soon + LONG).expect("left as it is");
+        tokio::time::timeout(LONG, poll_fn(|cx| timer.poll_expired(cx))).await.expect("expires").expect("no error");
+        timer.arm_no_later(Instant::now() + 10 * LONG).expect("armed again");
+        timer.arm_no_later(Instant::now() + Duration::from_millis(3)).expect("nearer");
+        tokio::time::timeout(LONG, poll_fn(|cx| timer.poll_expired(cx))).await.expect("expires").expect("no error");
     }
 
     #[tokio::test]

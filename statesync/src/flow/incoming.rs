@@ -13,8 +13,9 @@ use crate::mutants;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// An acknowledgement waits for company for so long,
-const ACK_AFTER: Duration = Duration::from_millis(1);
+/// An acknowledgement waits for company for so long: each one wakes the sender, who needs it only when its window is full,
+/// to forget what it keeps of the batch, and before an address is given away.
+const ACK_AFTER: Duration = Duration::from_millis(4);
 
 /// or until so many batches came.
 const ACK_COUNT: u32 = 8;
@@ -252,6 +253,7 @@ impl Flows {
     /// A flow as its owner has it. `None`: it makes no sense.
     fn on_upsert(&mut self, now: Instant, index: usize, upsert: &Upsert) -> Option<()> {
         let rx = &self.peers.get(index)?.rx;
+        let is_listed = rx.listing.is_some();
         let service = rx.services.get(usize::from(upsert.service)).copied().flatten()?;
         let backend = match upsert.backend {
             Some(number) => Some(rx.backends.get(usize::from(number)).copied().flatten()?),
@@ -293,7 +295,7 @@ impl Flows {
             None => {
                 let record = Flow { local: self.audit.colour(), flags: flow.flags & !FRESH, ..flow };
                 let id = self.insert(now, &key, vip, &nat, record);
-                id.inspect(|id| self.want(*id))
+                id.inspect(|id| if is_listed { self.want_of_many(*id) } else { self.want(*id) })
             }
         };
         self.note_listed(index, id);

@@ -16,6 +16,10 @@ use std::time::{Duration, Instant};
 /// Operations without an answer.
 pub const KERNEL_WINDOW: usize = 2048;
 
+/// Of these: flows of a peer's snapshot. What changes now is written after no more of them than this, some milliseconds'
+/// worth, however many wait.
+const BULK_WINDOW: usize = KERNEL_WINDOW / 4;
+
 /// Of these: renewed leases, which can wait.
 const LATER_WINDOW: usize = KERNEL_WINDOW / 2;
 
@@ -30,6 +34,8 @@ const EEXIST: i32 = 17;
 #[derive(Debug)]
 pub(crate) struct Kernel {
     soon: VecDeque<Id>,
+    /// Of a snapshot: not before what changes now.
+    bulk: VecDeque<Id>,
     later: VecDeque<Id>,
     on_way: usize,
     /// Of these: creates and deletes.
@@ -41,16 +47,17 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { soon: VecDeque::new(), later: VecDeque::new(), on_way: 0, urgent_on_way: 0, cursor: 0, ticked_at: now }
+        let (soon, bulk, later) = Default::default();
+        Self { soon, bulk, later, on_way: 0, urgent_on_way: 0, cursor: 0, ticked_at: now }
     }
 
     pub(crate) fn memory(&self) -> usize {
-        (self.soon.capacity() + self.later.capacity()) * size_of::<Id>()
+        (self.soon.capacity() + self.bulk.capacity() + self.later.capacity()) * size_of::<Id>()
     }
 
     /// Changes that wait, and creates and deletes on their way; renewed leases don't count.
     pub(crate) fn behind(&self) -> usize {
-        self.soon.len() + self.urgent_on_way
+        self.soon.len() + self.bulk.len() + self.urgent_on_way
     }
 }
 
@@ -62,6 +69,16 @@ impl Flows {
         {
             record.local |= QUEUED;
             self.kernel.soon.push_back(id);
+        }
+    }
+
+    /// The same for a flow of a snapshot.
+    pub(super) fn want_of_many(&mut self, id: Id) {
+        if let Some(record) = self.table.local_mut(id)
+            && !record.local(QUEUED)
+        {
+            record.local |= QUEUED;
+            self.kernel.bulk.push_back(id);
         }
     }
 
@@ -82,7 +99,11 @@ impl Flows {
             let Some(id) = self.kernel.soon.pop_front() else { break };
             self.plan(id);
         }
-        while self.kernel.on_way < LATER_WINDOW && self.kernel.soon.is_empty() {
+        while self.kernel.on_way < BULK_WINDOW && self.kernel.soon.is_empty() {
+            let Some(id) = self.kernel.bulk.pop_front() else { break };
+            self.plan(id);
+        }
+        while self.kernel.on_way < LATER_WINDOW && self.kernel.soon.is_empty() && self.kernel.bulk.is_empty() {
             let Some(id) = self.kernel.later.pop_front() else { break };
             self.plan(id);
         }

@@ -223,7 +223,7 @@ impl Flows {
             Input::Timer => {}
         }
         self.pump_kernel();
-        if now >= self.next {
+        if now >= self.next || self.flush_at().is_some_and(|at| now >= at) {
             self.run(now);
         }
     }
@@ -235,7 +235,7 @@ impl Flows {
 
     /// When `handle(Timer)` wants to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        Some(self.next)
+        Some(self.flush_at().map_or(self.next, |at| at.min(self.next)))
     }
 
     /// What was counted so far.

@@ -321,9 +321,6 @@ impl Flows {
             record.unsent |= peers;
             record.local = if urgent { record.local | URGENT } else { record.local & !URGENT };
         }
-        if peers != 0 {
-            self.arm(now + super::outgoing::FLUSH_AFTER);
-        }
         if record.has(DEAD) {
             self.free_if_idle(id);
         }

@@ -8,7 +8,7 @@ use super::{Flows, ME, peer_id};
 use std::time::{Duration, Instant};
 
 /// What waits goes out after this time at the latest,
-pub(crate) const FLUSH_AFTER: Duration = Duration::from_micros(250);
+const FLUSH_AFTER: Duration = Duration::from_micros(250);
 
 /// or when so many flows wait.
 const FLUSH_COUNT: usize = 64;
@@ -39,6 +39,11 @@ struct Load {
 }
 
 impl Flows {
+    /// When what waits for company goes out all the same. Not a deadline that stays: most of it goes with the next event.
+    pub(super) fn flush_at(&self) -> Option<Instant> {
+        self.peers.iter().filter_map(super::peer::Peer::flows_since).min().map(|since| since + FLUSH_AFTER)
+    }
+
     /// What waits goes out: no event of the kernel waits any more.
     pub(super) fn flush_all(&mut self, now: Instant) {
         (0..self.peers.len()).for_each(|index| self.send(now, index));
@@ -59,15 +64,14 @@ impl Flows {
         let Some(peer) = self.peers.get(index).filter(|peer| peer.up) else { return };
         let hello = peer.tx.hello_next(now);
         let flows = peer.flows_since().map(|since| since + FLUSH_AFTER);
-        let bulk = (peer.tx.bulk.len() > 0 && peer.tx.has_room() && peer.is_open()).then_some(now);
+        let bulk = (peer.tx.bulk.len() > 0 && peer.tx.has_room_for_bulk() && peer.is_open()).then_some(now);
         let control = (!peer.tx.control.is_empty() && peer.tx.has_room()).then_some(now);
         if [hello, flows, bulk, control, peer.rx.ack_at].into_iter().flatten().any(|at| at <= now) {
             self.send(now, index);
         }
         let Some(peer) = self.peers.get(index) else { return };
         let hello = peer.tx.hello_next(now);
-        let flows = peer.flows_since().map(|since| (since + FLUSH_AFTER).max(now));
-        let next = [hello, flows, peer.rx.ack_at, peer.tx.retry_at()].into_iter().flatten().min();
+        let next = [hello, peer.rx.ack_at, peer.tx.retry_at()].into_iter().flatten().min();
         if let Some(at) = next {
             self.arm(at);
         }
@@ -86,7 +90,7 @@ impl Flows {
         let has_room = peer.tx.has_room();
         let flows_wait = !peer.tx.urgent.is_empty() || !peer.tx.refresh.is_empty();
         let is_bulk_turn = peer.tx.turn % BULK_TURN == BULK_TURN - 1 || !flows_wait;
-        if let Some(shard) = peer.tx.bulk.next().filter(|_| is_bulk_turn && has_room)
+        if let Some(shard) = peer.tx.bulk.next().filter(|_| is_bulk_turn && peer.tx.has_room_for_bulk())
             && peer.is_open()
         {
             peer.tx.turn = peer.tx.turn.wrapping_add(1);
@@ -130,12 +134,14 @@ impl Flows {
         let Some(peer) = self.peers.get_mut(index) else { return };
         peer.rx.unacked = 0;
         peer.rx.ack_at = None;
+        let retry_at = now + peer.tx.retry;
         if load.sequenced {
             let sequence = peer.tx.sequence;
             peer.tx.sequence += 1;
             writer.sequence(sequence);
             let Load { keys, numbers, claims, hello, .. } = load;
             peer.tx.flights.push_back(Flight { sequence, sent_at: now, keys, numbers, claims, hello });
+            self.arm(retry_at);
         } else {
             self.spare(load.keys);
         }

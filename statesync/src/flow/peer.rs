@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 pub(crate) const WINDOW_MIN: u32 = 4;
 const WINDOW_MAX: u32 = 256;
 const WINDOW_START: u32 = 32;
+/// Of these: when a shard may be begun. What changes now waits at the peer behind no more than these and the shard.
+const WINDOW_BULK: u32 = 48;
 
 /// After this time without an acknowledgement a batch counts as lost; doubled each time in a row.
 pub(crate) const RETRY_MIN: Duration = Duration::from_millis(200);
@@ -224,6 +226,11 @@ impl Tx {
 
     pub(crate) fn has_room(&self) -> bool {
         self.flights.len() < self.window as usize
+    }
+
+    /// The same for a shard, of which there may be thousands.
+    pub(crate) fn has_room_for_bulk(&self) -> bool {
+        self.flights.len() < self.window.min(WINDOW_BULK) as usize
     }
 
     /// When the oldest batch counts as lost.

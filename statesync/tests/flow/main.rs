@@ -5,6 +5,7 @@ mod channel;
 mod claims;
 mod ecmp;
 mod figures;
+mod first;
 mod gate;
 mod heal;
 mod hostile;

@@ -27,7 +27,7 @@ struct Arguments {
     /// Events per second of the sustained load
     #[arg(long, default_value_t = 100_000)]
     rate: u32,
-    /// How often each pair is measured
+    /// How often each pair is measured, and how many takeovers
     #[arg(long, default_value_t = 1)]
     repeat: u32,
     /// Holdfast alone

@@ -3,6 +3,7 @@
 use super::super::netlink::set_option;
 use super::receive::{Receiver, lost, open, port_id, receive_buffer};
 use holdfast_statesync::ct::{Event, Message, Messages, Skipped};
+use socket2::{SockFilter, SockRef};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -47,6 +48,22 @@ impl Listener {
         set_option(self.fd.as_fd(), libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, group)
     }
 
+    fn pass_over(&self, port: u32) -> io::Result<()> {
+        const LD_WORD: u16 = 0x20;
+        const JEQ: u16 = 0x15;
+        const RET: u16 = 0x06;
+        /// Of `nlmsg_pid` in the header of a message; the kernel tells of each flow in a datagram of its own.
+        const PORT: u32 = 12;
+        // Loaded as the network has it, while the kernel wrote it as this machine does.
+        let port = u32::from_be_bytes(port.to_ne_bytes());
+        SockRef::from(&self.fd).attach_filter(&[
+            SockFilter::new(LD_WORD, 0, 0, PORT),
+            SockFilter::new(JEQ, 0, 1, port),
+            SockFilter::new(RET, 0, 0, 0),
+            SockFilter::new(RET, 0, 0, u32::MAX),
+        ])
+    }
+
     fn read(&mut self, mut each: impl FnMut(Event)) -> io::Result<Read> {
         let mut told = false;
         let skipped = &mut self.skipped;
@@ -89,6 +106,15 @@ macro_rules! listener {
             /// What the system says, but that events were lost: see [`Read`].
             pub fn read(&mut self, each: impl FnMut(Event)) -> io::Result<Read> {
                 self.0.read(each)
+            }
+
+            /// From now on what the socket of this name causes is no event: who wrote it knows how it ended, and each would
+            /// wake us once more.
+            ///
+            /// # Errors
+            /// What the system says about the filter.
+            pub fn pass_over(&self, port: u32) -> io::Result<()> {
+                self.0.pass_over(port)
             }
 
             /// What was passed over since it was opened.

@@ -67,6 +67,12 @@ impl Kernel {
         // Before the first dump, so that nothing falls between.
         let changes = Changes::open(room).map_err(failed("events of the connection table"))?;
         let removals = Removals::open(room).map_err(failed("events of the connection table"))?;
+        let writer = Writer::open().map_err(failed("writing into the connection table"))?;
+        // Without this they are read, and passed over then.
+        if let Ok(port) = writer.port_id() {
+            let _ = changes.pass_over(port);
+            let _ = removals.pass_over(port);
+        }
         let registered = |fd: io::Result<std::os::fd::OwnedFd>| fd.and_then(AsyncDescriptor::new);
         let ready = failed("events of the connection table");
         Ok(Self {
@@ -76,7 +82,7 @@ impl Kernel {
             removals,
             dump: Dump::open().map_err(failed("dumps of the connection table"))?,
             dumping: false,
-            writer: Writer::open().map_err(failed("writing into the connection table"))?,
+            writer,
             batch: Batch::new(),
             ops: VecDeque::with_capacity(KERNEL_WINDOW),
             results: Vec::with_capacity(WRITES),

@@ -115,7 +115,11 @@ pub(super) fn start(
     let thread = std::thread::Builder::new().name("sync".to_owned());
     // Its turns have limits of their own; tokio's would stop it in the middle of one.
     thread
-        .spawn(move || runtime.block_on(tokio::task::unconstrained(turns::run(setup))))
+        .spawn(move || {
+            // A change is as late at the peer as this thread is at its events.
+            crate::os::sched::short_turns();
+            runtime.block_on(tokio::task::unconstrained(turns::run(setup)));
+        })
         .map_err(|e| format!("sync thread: {e}"))?;
     Ok(Some((link, handle)))
 }

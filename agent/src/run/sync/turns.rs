@@ -174,8 +174,9 @@ impl Sync {
             return Poll::Ready(());
         }
         self.streak = 0;
-        // Can't fail for these arguments; if it did, the next datagram or event would wake us.
-        let _ = self.timer.arm(Some(due));
+        // Can't fail for these arguments; if it did, the next datagram or event would wake us. Each event moves the
+        // deadlines of what it sent a little further: that alone is no reason to set the timer anew.
+        let _ = self.timer.arm_no_later(due);
         self.timer.poll_expired(cx).map(|_| ())
     }
 

@@ -1,5 +1,6 @@
 //! Processor seconds per 100,000 events on both hosts, and bytes on the wire, at 10,000 events a second: events one at a
-//! time, and in bursts of 8. Every kind of event apart; what is judged is their sum. Headers are counted, Ethernet's
+//! time, and in bursts of 8. Every kind of event apart; what is judged is their sum. What a program uses at rest isn't
+//! counted: the other holds no address. Headers are counted, Ethernet's
 //! too. The other injects directly, without its external cache: what it does then is what we do.
 
 use super::{Options, divergence, settle, watch};
@@ -7,10 +8,13 @@ use crate::load::{Kind as Event, Load};
 use crate::outcome::{Outcome, Row};
 use crate::pair::{Kind, Pair, cpu, sent};
 use anyhow::Result;
+use holdfast_lab::clock::{ms_between, now};
 use holdfast_lab::fabric::Lb;
 use std::time::Duration;
 
 const RATE: u32 = 10_000;
+/// How long a program at rest is looked at.
+const REST: Duration = Duration::from_millis(700);
 const BURSTS: [u32; 2] = [1, 8];
 /// Of conntrackd's sender, and of its receiver.
 const PARTS: [f64; 2] = [0.6, 0.8];
@@ -98,13 +102,17 @@ pub(super) struct Spent {
 pub(super) fn spend(pair: &Pair, load: &Load) -> Result<Spent> {
     let fabric = &pair.place.fabric;
     let pids = Lb::BOTH.map(|lb| pair.pids(lb));
-    let (before, wire) = (pids.each_ref().map(|p| cpu(p)), sent(fabric, Lb::Lb1)?);
+    let spent = || pids.each_ref().map(|p| cpu(p));
+    let (at, resting) = (now(), spent());
+    std::thread::sleep(REST);
+    let (from, before, wire) = (now(), spent(), sent(fabric, Lb::Lb1)?);
     let done = load.run(&fabric.lb(Lb::Lb1))?;
     let drained = settle(pair, Duration::from_secs(20))?;
     std::thread::sleep(Duration::from_millis(300));
-    let (after, wire_after) = (pids.each_ref().map(|p| cpu(p)), sent(fabric, Lb::Lb1)?);
+    let (to, after, wire_after) = (now(), spent(), sent(fabric, Lb::Lb1)?);
     let per = done.events.max(1) as f64;
-    let used = |host: usize| (after[host] - before[host]) as f64 / 1e9 * 100_000.0 / per;
+    let at_rest = |host: usize| (before[host] - resting[host]) as f64 / ms_between(at, from) * ms_between(from, to);
+    let used = |host: usize| ((after[host] - before[host]) as f64 - at_rest(host)) / 1e9 * 100_000.0 / per;
     Ok(Spent {
         cpu: [used(0), used(1)],
         bytes: (wire_after.0 - wire.0) as f64 / per,

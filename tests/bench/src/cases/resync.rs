@@ -1,8 +1,8 @@
 //! A peer that begins with nothing beside a full owner: how long until all flows are in its kernel, counted from the
 //! start of its program, and how long single new flows take meanwhile. What memory they take: how much the resident
 //! memory of each host's processes has grown, divided by the flows. Then events are lost: the program that reads them is
-//! stopped for 200 ms while a tenth more flows are written as fast as the kernel takes them; how long until both tables
-//! are equal, counted from the last of them.
+//! stopped for 200 ms again and again while a fifth more flows are written as fast as the kernel takes them; how long
+//! until both tables are alike, counted from the last of them. Adverts are judged but for the time of the stops.
 
 use super::{Options, calm, divergence, watch};
 use crate::load::{Kind as Event, Load};
@@ -26,6 +26,8 @@ const MEMORY: f64 = 128.0;
 const HEAL: f64 = 4.0;
 /// How long the reader of events stands still: less than what makes a keeper replace it.
 const STOPPED: u64 = 200 * MS;
+/// And how long it runs in between.
+const RUNNING: u64 = 30 * MS;
 /// The other's own repair comes 30 s later.
 const PATIENCE: Duration = Duration::from_secs(50);
 /// Events that are too many for the room that there is for unread ones.
@@ -69,12 +71,11 @@ fn measure(o: &Options, kind: Kind, outcome: &mut Outcome) -> Result<()> {
     if kind == Kind::Holdfast {
         outcome.must(differs.is_none(), format!("{name}, after the resync: {}", differs.text()));
     }
-    overrun(o, &pair, outcome)?;
-    pair.alive()?;
     if let Some(adverts) = adverts {
-        adverts.judge("resync and overrun", outcome)?;
+        adverts.judge("resync", outcome)?;
     }
-    Ok(())
+    overrun(o, &pair, outcome)?;
+    pair.alive()
 }
 
 fn resync(o: &Options, pair: &mut Pair, outcome: &mut Outcome) -> Result<()> {
@@ -115,17 +116,19 @@ fn overrun(o: &Options, pair: &Pair, outcome: &mut Outcome) -> Result<()> {
     let (lb1, lb2) = (pair.place.fabric.lb(Lb::Lb1), pair.place.fabric.lb(Lb::Lb2));
     let reader = Pidfd::open(pair.reader(Lb::Lb1)?)?;
     let lost_before = lost(pair);
-    let flood = Load { burst: 64, ..Load::of(Event::Insert, o.entries, (o.entries / 10).max(FLOOD_MIN)) };
-    let from = reader.signal(Signal::STOP)?;
-    let done = std::thread::scope(|s| {
-        let writer = s.spawn(|| flood.run(&lb1));
-        sleep_until(from + STOPPED);
-        let told = reader.signal(Signal::CONT);
-        (writer.join(), told)
+    let flood = Load { burst: 64, ..Load::of(Event::Insert, o.entries, (o.entries / 5).max(FLOOD_MIN)) };
+    let written = std::thread::scope(|s| {
+        let writer = s.spawn(|| flood.run(&lb1).map(|_| now()));
+        while !writer.is_finished() {
+            let stopped = reader.signal(Signal::STOP)?;
+            sleep_until(stopped + STOPPED);
+            let runs = reader.signal(Signal::CONT)?;
+            sleep_until(runs + RUNNING);
+        }
+        writer.join().unwrap_or_else(|_| bail!("the writer panicked"))
     });
-    let (Ok(done), Ok(_)) = done else { bail!("the flood failed") };
-    done?;
-    let at = now();
+    let at = written?;
+    let adverts = watch(pair)?;
     let alike = || Ok(count(&lb1)?.abs_diff(count(&lb2)?) <= super::OTHERS);
     let healed = wait_for(PATIENCE, Duration::from_millis(5), alike)?;
     let seconds = ms_between(at, now()) / 1000.0;
@@ -139,6 +142,9 @@ fn overrun(o: &Options, pair: &Pair, outcome: &mut Outcome) -> Result<()> {
         outcome.must(healed && differs.is_none(), format!("{name}, after {lost} overruns: {}", differs.text()));
         outcome.at_most("overrun healed in", seconds, HEAL, "s");
     }
+    if let Some(adverts) = adverts {
+        adverts.judge("after the overrun", outcome)?;
+    }
     Ok(())
 }
 
@@ -146,7 +152,11 @@ fn overrun(o: &Options, pair: &Pair, outcome: &mut Outcome) -> Result<()> {
 fn lost(pair: &Pair) -> u64 {
     let number = |text: &str, after: &str| {
         let (_, rest) = text.split_once(after)?;
-        rest.trim_start_matches([':', '"', ' ', '\t']).split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
+        rest.trim_start_matches([':', ',', '"', ' ', '\t', '\n'])
+            .split(|c: char| !c.is_ascii_digit())
+            .next()?
+            .parse::<u64>()
+            .ok()
     };
     if pair.kind == Kind::Holdfast {
         let said = pair.client(Lb::Lb1, &["peers", "--json"]).unwrap_or_default();

@@ -16,8 +16,6 @@ use std::time::Duration;
 
 /// ms.
 const ADDS: f64 = 5.0;
-/// Takeovers of each kind.
-const TIMES: u32 = 3;
 const PATIENCE: Duration = Duration::from_secs(40);
 
 pub(super) fn ask(o: &Options) -> Result<Outcome> {
@@ -39,7 +37,7 @@ fn takeovers(o: &Options, entries: u32, outcome: &mut Outcome) -> Result<Vec<f64
     let mut owner = Lb::Lb1;
     Load::of(Event::Insert, 0, entries).run(&pair.place.fabric.lb(owner))?;
     let mut all = Vec::new();
-    for _ in 0..TIMES * o.repeat {
+    for _ in 0..o.repeat {
         if settle(&pair, PATIENCE)?.is_none() {
             bail!("lb1's and lb2's tables weren't alike after {} s", PATIENCE.as_secs());
         }
