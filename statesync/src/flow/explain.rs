@@ -186,7 +186,7 @@ impl Flows {
         let mode = self.vip_config(*vip).map_or(Mode::Off, |config| config.mode);
         if mode == Mode::Off {
             Some(NotReplicated::Off)
-        } else if !entry.is_dnat() {
+        } else if !entry.is_dnat() || self.ends_here(entry) {
             Some(NotReplicated::Proxied)
         } else if Self::is_odd(entry) {
             Some(NotReplicated::NotCarried)

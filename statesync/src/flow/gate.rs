@@ -27,6 +27,17 @@ pub struct Told {
     sequence: u32,
 }
 
+/// How far a peer is with what it was sent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Watermark {
+    /// The last batch that was sent, counted since the session began.
+    pub sent: u32,
+    /// All batches up to this one are acknowledged, or counted as lost, and what they held is sent anew.
+    pub settled: u32,
+    /// Since when the oldest change waits: to be sent, or on its way.
+    pub waits_since: Option<Instant>,
+}
+
 /// How long a node that just started waits for peers that it never heard.
 const FIRST_CONTACT: Duration = Duration::from_secs(2);
 
@@ -131,6 +142,18 @@ impl Flows {
             return None;
         }
         Some(tx.flights.front().is_none_or(|flight| flight.sequence >= told.sequence))
+    }
+
+    /// How far a peer is with what it was sent; `None`: there is no session.
+    pub fn watermark(&self, peer: PeerId) -> Option<Watermark> {
+        let tx = &self.peers.get(usize::from(peer.0)).filter(|peer| peer.up)?.tx;
+        let sent = tx.sequence.saturating_sub(1);
+        let on_way = tx.flights.iter().find(|flight| !flight.keys.is_empty()).map(|flight| flight.sent_at);
+        Some(Watermark {
+            sent,
+            settled: tx.flights.front().map_or(sent, |flight| flight.sequence.saturating_sub(1)),
+            waits_since: on_way.into_iter().chain(tx.waiting_since).min(),
+        })
     }
 
     /// Records in the table, ended ones that peers have to learn of among them.

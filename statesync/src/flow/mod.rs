@@ -69,7 +69,7 @@ mod verify;
 mod wire;
 
 pub use explain::{Explanation, Listed, NotReplicated, Survival, Whose};
-pub use gate::{NotReady, Told};
+pub use gate::{NotReady, Told, Watermark};
 pub use kernel::KERNEL_WINDOW;
 pub use types::{
     Class, Config, Counters, Direction, Elected, Event, Input, Mode, NodeId, Op, Output, PEERS_MAX, SOURCES_MAX,
@@ -88,7 +88,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::{Rng, SeedableRng};
 use record::Id;
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use table::Table;
@@ -129,6 +129,8 @@ struct Outbox {
 pub struct Flows {
     config: Config,
     addresses: HashMap<IpAddr, VipId>,
+    /// Addresses of this host: what is sent to one of them ends here.
+    local: HashSet<IpAddr>,
     table: Table,
     vips: Vec<Vip>,
     sources: Vec<Seat>,
@@ -187,6 +189,7 @@ impl Flows {
             run: rng.next_u64(),
             birth: (config.epoch, config.node.0),
             addresses,
+            local: HashSet::new(),
             jobs: VecDeque::new(),
             kernel: Kernel::new(now),
             audit: Audit::new(now),
@@ -252,6 +255,12 @@ impl Flows {
     /// The netlink port id of our own socket, when it is known.
     pub fn set_port_id(&mut self, port_id: u32) {
         self.config.port_id = port_id;
+    }
+
+    /// The addresses of this host, as they are now: a flow whose backend is one of them ends here, and can't be replicated.
+    pub fn set_local(&mut self, addresses: impl IntoIterator<Item = IpAddr>) {
+        self.local.clear();
+        self.local.extend(addresses);
     }
 
     /// Does all that is due, and says when to come again.

@@ -71,6 +71,11 @@ impl Flows {
         self.table.get(id).is_some_and(|record| self.follows_packets(record))
     }
 
+    /// Its backend is this host: it is gone with it.
+    pub(super) fn ends_here(&self, entry: &Entry) -> bool {
+        self.local.contains(&entry.reply.addresses.source())
+    }
+
     pub(super) fn is_mine(&self, id: Id) -> bool {
         self.table.get(id).is_some_and(|record| record.owner == ME)
     }
@@ -83,6 +88,11 @@ impl Flows {
         let replica_of =
             if tag == 0 { None } else { self.peers.iter().position(|p| self.config.tag.of(p.node) == tag) };
         let is_replica = replica_of.is_some();
+        // A peer's flow may go to a backend that is here: that one goes on here.
+        if !is_replica && self.ends_here(entry) {
+            self.counters.proxied += 1;
+            return;
+        }
         if !is_replica && mode != Mode::Syn && !state.assured {
             return;
         }

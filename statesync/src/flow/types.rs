@@ -373,7 +373,7 @@ pub struct Counters {
     pub own_echoes: u64,
     /// Of these: not for a VIP of ours.
     pub not_for_vips: u64,
-    /// Of these: flows that end on this host (proxied): they can't be replicated.
+    /// Of these: flows that end on this host (proxied, or their backend is here): they can't be replicated.
     pub proxied: u64,
     /// Of these: carrying what isn't replicated (helpers, SYN proxy, shifted sequence numbers).
     pub not_carried: u64,

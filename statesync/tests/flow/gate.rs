@@ -70,6 +70,22 @@ fn the_barrier_before_an_address_goes_says_whether_all_is_acknowledged() {
 }
 
 #[test]
+fn the_watermark_says_what_is_sent_what_is_settled_and_since_when_something_waits() {
+    let mut sim = pair(4, 10);
+    let peer = sim.peer(0, 1);
+    let before = sim.flows(0).watermark(peer).expect("there is a session");
+    assert_eq!((before.sent, before.waits_since), (before.settled, None));
+    sim.open(0, VIP, 5);
+    let now = sim.now;
+    let on_way = sim.flows(0).watermark(peer).expect("there is a session");
+    assert!(on_way.waits_since.is_some_and(|since| since <= now), "{on_way:?}");
+    sim.run_for(5 * MS);
+    let after = sim.flows(0).watermark(peer).expect("there is a session");
+    assert_eq!((after.sent, after.waits_since), (after.settled, None));
+    assert!(after.sent > before.sent);
+}
+
+#[test]
 fn explain_says_where_a_flow_would_survive_and_why_not() {
     let mut sim = Sim::idle(5, 2);
     sim.mode = Mode::After(Duration::from_secs(2));

@@ -119,6 +119,26 @@ fn what_cant_be_replicated_is_counted_and_told_apart() {
     let counters = sim.counters(0);
     assert_eq!((counters.proxied, counters.not_carried, counters.not_for_vips), (1, 1, 1));
     assert_eq!(sim.flows(0).records(), 0);
+
+    // Its backend is on this host.
+    let flows = sim.flows_mut(0);
+    flows.set_local([entry.reply.addresses.source()]);
+    assert_eq!(flows.why_not(&entry), Some(NotReplicated::Proxied));
+    sim.give(0, Input::Kernel(&Event { kind: EventKind::New, port_id: 0, entry }));
+    assert_eq!((sim.counters(0).proxied, sim.flows(0).records()), (2, 0));
+    sim.flows_mut(0).set_local([]);
+    sim.give(0, Input::Kernel(&Event { kind: EventKind::New, port_id: 0, entry }));
+    assert_eq!(sim.flows(0).records(), 1);
+}
+
+#[test]
+fn a_peers_flow_to_a_backend_that_is_here_has_its_replica() {
+    let mut sim = pair(5, 0);
+    let client = sim.next_client(VIP, false);
+    assert!(sim.nodes[0].kernel.open(sim.now, client.original, client.reply, TCP_LIFE, true));
+    let entry = Kernel::entry(&sim.nodes[0].kernel.flows[&client.key()], sim.now);
+    sim.flows_mut(1).set_local([entry.reply.addresses.source()]);
+    assert!(sim.run_until(SECOND, |sim| sim.nodes[1].kernel.flows.contains_key(&client.key())));
 }
 
 #[test]

@@ -253,6 +253,10 @@ impl Sim {
         self.nodes[node].flows.as_ref().expect("the agent runs")
     }
 
+    pub(crate) fn flows_mut(&mut self, node: usize) -> &mut Flows {
+        self.nodes[node].flows.as_mut().expect("the agent runs")
+    }
+
     pub(crate) fn counters(&self, node: usize) -> Counters {
         self.flows(node).counters()
     }
