@@ -230,7 +230,18 @@ pub(super) const CONNTRACK: Section =
     Section { path: "conntrack", keys: &["watch", "filling", "high", "full", "limit"], not_yet: &[] };
 pub(super) const STATESYNC: Section = Section {
     path: "statesync",
-    keys: &["vips", "mode", "after", "listen", "lease", "max_flows", "mark_shift", "mark_bits", "filter"],
+    keys: &[
+        "vips",
+        "mode",
+        "after",
+        "listen",
+        "lease",
+        "max_flows",
+        "mark_shift",
+        "mark_bits",
+        "filter",
+        "event_buffer",
+    ],
     not_yet: &[],
 };
 pub(super) const STATESYNC_VIP: Section =

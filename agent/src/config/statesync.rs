@@ -22,6 +22,8 @@ const AFTER_MAX: Duration = Duration::from_secs(86_400);
 const MAX_FLOWS: usize = 1 << 20;
 const MAX_FLOWS_LEAST: i64 = 1_000;
 const MAX_FLOWS_MOST: i64 = 16_000_000;
+const EVENT_BUFFER_LEAST: i64 = 65_536;
+const EVENT_BUFFER_MOST: i64 = 1 << 30;
 const ACCEPTED: &str = "[\"web\", { vip = \"dns\", mode = \"syn\" }]";
 const MODES: [(&str, SyncMode); 3] = [("assured", SyncMode::Assured), ("syn", SyncMode::Syn), ("off", SyncMode::Off)];
 
@@ -34,6 +36,7 @@ pub(super) struct SyncRead {
     max_flows: usize,
     mark: SyncMark,
     filter: SyncFilter,
+    event_buffer: usize,
 }
 
 /// `[statesync]`. Outer `None`: wrong.
@@ -63,6 +66,11 @@ pub(super) fn read(
         let read = value.integer_in(MAX_FLOWS_LEAST..MAX_FLOWS_MOST + 1, &accepted, sink)?;
         usize::try_from(read).ok()
     });
+    let event_buffer = table.get("event_buffer").map_or(Some(StateSync::EVENT_BUFFER), |value| {
+        let accepted = format!("{EVENT_BUFFER_LEAST} to {EVENT_BUFFER_MOST} bytes");
+        let read = value.integer_in(EVENT_BUFFER_LEAST..EVENT_BUFFER_MOST + 1, &accepted, sink)?;
+        usize::try_from(read).ok()
+    });
     let mark = mark(&table, sink);
     if let Some(cluster) = cluster {
         peers(&value, node, cluster, mark.unwrap_or_default(), sink);
@@ -72,7 +80,8 @@ pub(super) fn read(
     let listed = table.require("vips", ACCEPTED, sink).and_then(|v| listed(&v, default.flatten(), vips, sink));
     let (listen, vips) = (listen?, listed?);
     default?;
-    Some(Some(SyncRead { vips, listen, lease: lease?, max_flows: max_flows?, mark: mark?, filter: filter? }))
+    let (lease, max_flows, mark, filter, event_buffer) = (lease?, max_flows?, mark?, filter?, event_buffer?);
+    Some(Some(SyncRead { vips, listen, lease, max_flows, mark, filter, event_buffer }))
 }
 
 /// What numbers are made of names must tell the nodes apart, in as many bits as the mark has for them.
@@ -237,7 +246,7 @@ impl SyncRead {
             }
             vips.push(SyncVip { vip, mode });
         }
-        let Self { listen, lease, max_flows, mark, filter, .. } = self;
-        Some(StateSync { listen, vips, lease, max_flows, mark, filter })
+        let Self { listen, lease, max_flows, mark, filter, event_buffer, .. } = self;
+        Some(StateSync { listen, vips, lease, max_flows, mark, filter, event_buffer })
     }
 }

@@ -500,7 +500,7 @@ fn a_group_is_replicated_as_one_and_what_is_said_of_a_vip_goes_before_the_rest()
     let after = SyncMode::After(std::time::Duration::from_secs(5));
     assert_eq!(modes, [(0, after), (1, SyncMode::Syn)]);
     assert_eq!((sync.mark.shift, sync.mark.bits, sync.max_flows), (16, 6, 100_000));
-    assert_eq!(sync.filter, SyncFilter::User);
+    assert_eq!((sync.filter, sync.event_buffer), (SyncFilter::User, 200_000));
     let none = config::parse(&fs::read_to_string("tests/config/good/minimal.toml").expect("in the tree"), "x");
     assert_eq!(none.expect("accepted").statesync, None);
 }

@@ -26,6 +26,8 @@ pub struct StateSync {
     pub mark: SyncMark,
     /// Where what isn't replicated is sorted out.
     pub filter: SyncFilter,
+    /// Bytes of room for events of the kernel that aren't read yet; the kernel takes twice that for its bookkeeping.
+    pub event_buffer: usize,
 }
 
 /// One unit whose flows are replicated.
@@ -105,6 +107,9 @@ impl Config {
 }
 
 impl StateSync {
+    /// What [`StateSync::event_buffer`] is without a word about it: 50,000 events.
+    pub const EVENT_BUFFER: usize = 32 << 20;
+
     /// These units, all else as it is without a word about it.
     pub fn new(vips: Vec<SyncVip>) -> Self {
         Self {
@@ -114,6 +119,7 @@ impl StateSync {
             max_flows: 1 << 20,
             mark: SyncMark::default(),
             filter: SyncFilter::default(),
+            event_buffer: Self::EVENT_BUFFER,
         }
     }
 }

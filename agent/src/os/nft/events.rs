@@ -14,9 +14,10 @@
 //!
 //! Flows whose packets have met no chain of ours yet tell of all: older ones, and those that we insert.
 //!
-//! For replication ([`EventFilter::replicate`]) two things more: a chain of type nat, without which the kernel translates
-//! nothing of what is inserted ([`super::hooks`]), and `nf_conntrack_events=1`. What that was before is the name of a
-//! chain in our table, so that whoever removes the table, be it a later run, can put it back.
+//! For replication ([`EventFilter::replicate`]) more: a chain of type nat, without which the kernel translates nothing of
+//! what is inserted ([`super::hooks`]), `nf_conntrack_events=1`, and `nf_conntrack_timestamp=1`, by which events say when
+//! they happened (a kernel without it says nothing of that, and replicates all the same). What they were before are names
+//! of chains in our table, so that whoever removes the table, be it a later run, can put them back.
 
 use super::super::ct::Setting;
 use super::super::netlink::{Message, NetlinkSocket, attributes};
@@ -44,11 +45,13 @@ const HERE: &str = "here";
 const FROM_HERE: &str = "from_here";
 /// Of type nat, and empty.
 const TRANSLATES: &str = "translates";
-/// Followed by the value that `nf_conntrack_events` had.
-const FORMER: &str = "events_was_";
+/// What is set while flows are replicated, and what the name of a chain begins with that ends with its former value.
+const SETTINGS: [(Setting, &str); 2] = [(Setting::Events, "events_was_"), (Setting::Timestamp, "timestamp_was_")];
+/// All flows can tell, inserted ones too; and of when.
+const ON: u32 = 1;
 
-/// All flows can tell, inserted ones too.
-const ALL_TELL: u32 = 1;
+/// The former values of [`SETTINGS`], as far as they are known.
+type Former = [Option<u32>; SETTINGS.len()];
 
 /// `NFT_MSG_GETCHAIN`; the kernel answers with `NFT_MSG_NEWCHAIN`.
 const GETCHAIN: u16 = 4;
@@ -102,8 +105,8 @@ pub struct Other {
 #[derive(Debug)]
 pub struct EventFilter {
     socket: NftSocket,
-    /// What `nf_conntrack_events` was, should somebody else remove the table that says so.
-    known: Option<u32>,
+    /// What the settings were, should somebody else remove the table that says so.
+    known: Former,
 }
 
 impl EventFilter {
@@ -112,7 +115,7 @@ impl EventFilter {
     /// # Errors
     /// `EPROTONOSUPPORT`: the kernel has no netfilter; else whatever the system says about the socket.
     pub fn open() -> io::Result<Self> {
-        Ok(Self { socket: NftSocket::open()?, known: None })
+        Ok(Self { socket: NftSocket::open()?, known: Former::default() })
     }
 
     /// Forwarded flows to these addresses tell of this from now on, and no others of anything. Empty: the table goes, and
@@ -139,27 +142,38 @@ impl EventFilter {
         if let Some(vips) = vips.filter(|vips| vips.len() > FILTERED_MAX) {
             return Err(too_many(vips));
         }
-        let load = |former: Option<u32>| {
+        let load = |former: Former| {
             let mut batch = vips.map_or_else(unfiltered, batch);
             let chain = Chain { name: TRANSLATES, hook: Hook::Postrouting, priority: PRIORITY, policy: Policy::Accept };
             batch.add_nat_chain(chain);
-            if let Some(former) = former {
-                batch.add_plain_chain(&format!("{FORMER}{former}"));
+            for (former, (_, name)) in former.into_iter().zip(SETTINGS) {
+                if let Some(former) = former {
+                    batch.add_plain_chain(&format!("{name}{former}"));
+                }
             }
             batch
         };
-        let known = self.former().ok().flatten().or(self.known).or_else(|| Setting::Events.read().ok());
-        self.known = known;
-        self.socket.commit(&load(known))?;
-        if known.is_none() {
+        let told = self.former().unwrap_or_default();
+        for (known, told) in self.known.iter_mut().zip(told) {
+            *known = told.or(*known);
+        }
+        let complete = self.look();
+        self.socket.commit(&load(self.known))?;
+        if !complete && self.look() {
             // There was no connection table before our rules asked for one.
-            self.known = Setting::Events.read().ok();
             self.socket.commit(&load(self.known))?;
         }
-        if Setting::Events.read().is_ok_and(|now| now == ALL_TELL) {
-            return Ok(());
+        // Without times there is less to measure, and nothing else.
+        let _ = self.known[1].map(|_| turn_on(Setting::Timestamp));
+        turn_on(Setting::Events)
+    }
+
+    /// Takes note of the settings whose former value isn't known. Whether all but what this kernel lacks are known now.
+    fn look(&mut self) -> bool {
+        for (known, (setting, _)) in self.known.iter_mut().zip(SETTINGS) {
+            *known = known.or_else(|| setting.read().ok());
         }
-        Setting::Events.write(ALL_TELL)
+        self.known[0].is_some()
     }
 
     /// Removes the table, and puts back what [`Self::replicate`] has changed; gone already is success.
@@ -167,29 +181,33 @@ impl EventFilter {
     /// # Errors
     /// With the object named.
     pub fn remove(&mut self) -> Result<(), StepError> {
-        let known = self.known.take();
-        let former = self.former().ok().flatten().or(known);
+        let known = std::mem::take(&mut self.known);
+        let told = self.former().unwrap_or_default();
         // First what its record is in the table for. Unless somebody else has set it since.
-        if let Some(former) = former.filter(|former| *former != ALL_TELL)
-            && Setting::Events.read().is_ok_and(|now| now == ALL_TELL)
-        {
-            Setting::Events.write(former)?;
+        for ((told, known), (setting, _)) in told.into_iter().zip(known).zip(SETTINGS) {
+            if let Some(former) = told.or(known).filter(|former| *former != ON)
+                && setting.read().is_ok_and(|now| now == ON)
+            {
+                setting.write(former)?;
+            }
         }
         self.socket.remove(EVENTS_TABLE)
     }
 
-    /// What `nf_conntrack_events` was before we changed it, as our table says.
-    fn former(&mut self) -> io::Result<Option<u32>> {
+    /// What the settings were before we changed them, as our table says.
+    fn former(&mut self) -> io::Result<Former> {
         let mut netlink = NetlinkSocket::open(SockProtocol::NetlinkNetFilter)?;
-        let mut found = None;
+        let mut found = Former::default();
         let kind = SUBSYSTEM << 8 | GETCHAIN;
         netlink.dump(
             kind,
             &[NFPROTO_INET, 0, 0, 0],
             &mut found,
-            |found| *found = None,
+            |found| *found = Former::default(),
             |found, message| {
-                *found = found.or_else(|| former_in(message));
+                for (found, (_, name)) in found.iter_mut().zip(SETTINGS) {
+                    *found = found.or_else(|| former_in(message, name));
+                }
             },
         )?;
         Ok(found)
@@ -276,8 +294,12 @@ fn too_many(vips: &BTreeMap<IpAddr, EventMask>) -> StepError {
     StepError { errno: libc::E2BIG, what }
 }
 
-/// The value that the name of a chain of ours holds.
-fn former_in(message: &Message<'_>) -> Option<u32> {
+fn turn_on(setting: Setting) -> Result<(), StepError> {
+    if setting.read().is_ok_and(|now| now == ON) { Ok(()) } else { setting.write(ON) }
+}
+
+/// The value that the name of a chain of ours holds, if it begins like this.
+fn former_in(message: &Message<'_>, name: &str) -> Option<u32> {
     if message.kind != SUBSYSTEM << 8 | NEWCHAIN {
         return None;
     }
@@ -285,7 +307,7 @@ fn former_in(message: &Message<'_>) -> Option<u32> {
     if text(attribute(chain, 1)?) != EVENTS_TABLE {
         return None;
     }
-    text(attribute(chain, 3)?).strip_prefix(FORMER)?.parse().ok()
+    text(attribute(chain, 3)?).strip_prefix(name)?.parse().ok()
 }
 
 /// Nothing is filtered; but the kernel has a connection table, since a rule looks into it.
