@@ -181,7 +181,7 @@ async fn count_flows(pool: &mut PoolStatus) {
 
 fn worker(figures: &WorkerFigures) -> serde_json::Value {
     let snapshot = |s: crate::run::lateness::Snapshot| serde_json::json!({ "count": s.count, "p50_us": s.p50_us, "p99_us": s.p99_us, "max_us": s.max_us });
-    serde_json::json!({
+    let mut worker = serde_json::json!({
         "pid": std::process::id(),
         "timer_late": snapshot(figures.timer),
         "advert_late": snapshot(figures.advert),
@@ -189,7 +189,12 @@ fn worker(figures: &WorkerFigures) -> serde_json::Value {
         "disk_errors": figures.disk_errors,
         "realtime": figures.not_realtime.is_none(),
         "not_realtime": figures.not_realtime,
-    })
+    });
+    if let (Some(worker), Some(sync)) = (worker.as_object_mut(), &figures.sync) {
+        // They are numbers and names.
+        worker.insert("sync".to_owned(), serde_json::to_value(&**sync).unwrap_or_default());
+    }
+    worker
 }
 
 fn warnings(figures: &WorkerFigures) -> Vec<Warning> {

@@ -5,8 +5,9 @@
 //! | [`Changes`] | NEW and UPDATE events; what was lost shows |
 //! | [`Removals`] | DESTROY events, reliable |
 //! | [`Dump`] | the whole table, or a part of it |
-//! | [`Writer`] | batches of creates, updates and deletes; a look at one flow |
+//! | [`Writer`] | batches of creates, updates and deletes; a look at one flow, or at some |
 //! | [`Setting`] | what has to be set for events to come |
+//! | [`entries`] | how many flows there are |
 //! | [`timeouts`] | the kernel's own timeouts |
 //! | [`forget`] | flows whose backend is down, which the table would still send there |
 //!
@@ -28,5 +29,5 @@ mod writer;
 pub use dump::{Dump, Dumped, Progress};
 pub use events::{Changes, Read, Removals};
 pub use orphans::forget;
-pub use setting::{Setting, timeouts};
+pub use setting::{Setting, entries, timeouts};
 pub use writer::Writer;

@@ -6,7 +6,7 @@
 
 use super::lateness::Snapshot;
 pub use super::record::Recorded;
-use super::sync::query::SyncHandle;
+use super::sync::query::{SyncFigures, SyncHandle};
 use holdfast_node::io::{Answer, Request};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,6 +52,8 @@ pub struct WorkerFigures {
     pub disk_errors: u64,
     /// `None`: scheduled SCHED_RR; else why not.
     pub not_realtime: Option<String>,
+    /// Of the replication of flows; `None`: there is none.
+    pub sync: Option<Arc<SyncFigures>>,
 }
 
 /// Cloneable handle to the running node.
@@ -108,7 +110,11 @@ impl ApiHandle {
 
     /// The worker's own figures, at most 1 s old.
     pub fn figures(&self) -> Arc<WorkerFigures> {
-        Arc::clone(&self.figures.borrow())
+        let figures = Arc::clone(&self.figures.borrow());
+        match &self.sync {
+            Some(sync) => Arc::new(WorkerFigures { sync: Some(sync.figures()), ..(*figures).clone() }),
+            None => figures,
+        }
     }
 }
 

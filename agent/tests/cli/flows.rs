@@ -47,8 +47,7 @@ fn in_sync() -> query::Summary {
         outbound: direction.clone(),
         inbound: direction,
         replicas: 80,
-        behind: 0,
-        lag: None,
+        ..query::PeerSummary::default()
     };
     query::Summary { peers: vec![peer], max_flows: 1_000, ..query::Summary::default() }
 }

@@ -1,10 +1,11 @@
 //! What the kernel says to batches, and what it can be asked.
 
 use crate::fabric::*;
+use holdfast::os::ct::Writer;
 use holdfast::os::nft::Translating;
 use holdfast_statesync::ct::{
-    Addresses, Batch, Direction, DumpFilter, Layer4, Mark, Outcome, Replica, Status, Tcp, TcpSide, TcpState, Toward,
-    Tuple, Zone,
+    Addresses, Batch, Direction, DumpFilter, Key, Layer4, Mark, Outcome, Replica, Status, Tcp, TcpSide, TcpState,
+    Toward, Tuple, Zone,
 };
 use std::net::Ipv4Addr;
 
@@ -59,6 +60,34 @@ fn create(replica: &Replica) -> Batch {
 
 fn update(replica: &Replica, exists: bool) -> Batch {
     one(|batch| batch.update(replica, exists).map(drop).expect("fits"))
+}
+
+#[test]
+fn flows_that_are_looked_up_together_are_each_found_or_not() {
+    if skipped() {
+        return;
+    }
+    let namespace = alone();
+    let there: Vec<Replica> = (0..100).map(flow).collect();
+    namespace.create(&there);
+    let mut writer = namespace.writer();
+    // Every second one isn't there, and one is asked for by the tuple of its answers.
+    let mut keys: Vec<Key> = (0..100)
+        .flat_map(|n| [flow(n), flow(n + 1_000)])
+        .map(|replica| Key { original: replica.original, zone: 0 })
+        .collect();
+    keys.truncate(Writer::LOOK_UPS_MAX);
+    keys[1].original = there[99].reply;
+    for _ in 0..3 {
+        let mut found = Vec::new();
+        writer.look_up_all(&keys, |entry| found.push(entry.original)).expect("answered");
+        let mut expected: Vec<_> = keys.iter().step_by(2).map(|key| key.original).collect();
+        expected.insert(1, there[99].original);
+        assert_eq!(found, expected);
+        // The next answers are to the next questions.
+        assert!(writer.look_up(&there[7].original, Zone::default()).expect("asked").is_some());
+    }
+    writer.look_up_all(&[], |_| panic!("nothing was asked")).expect("nothing was asked");
 }
 
 #[test]

@@ -235,9 +235,7 @@ mod tests {
             up: true,
             outbound: direction.clone(),
             inbound: direction,
-            replicas: 0,
-            behind: 0,
-            lag: None,
+            ..PeerSummary::default()
         }
     }
 

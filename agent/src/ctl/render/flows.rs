@@ -198,9 +198,8 @@ since the start: vip claims 2
             up: true,
             inbound: out.clone(),
             outbound: out,
-            replicas: 0,
             behind: 3,
-            lag: None,
+            ..PeerSummary::default()
         };
         let summary = Summary {
             vips: vec![vip("web", Some("not all flows of lb2 are here (behind)"))],

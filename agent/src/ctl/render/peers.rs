@@ -15,6 +15,7 @@ pub(in crate::ctl) fn all(peers: &[PeerStatus], sync: Option<&Summary>) -> Strin
     if let Some(sync) = sync {
         text.push('\n');
         text.push_str(&directions(&sync.peers));
+        text.push_str(clocks(&sync.peers));
         for peer in &sync.peers {
             for (ours, direction) in [(true, &peer.outbound), (false, &peer.inbound)] {
                 if let Some(why) = reason(ours, direction) {
@@ -80,13 +81,30 @@ fn directions(peers: &[PeerSummary]) -> String {
                 state,
                 age(direction.since_ms),
                 direction.equal_ms.map_or_else(|| "never".to_owned(), |ms| format!("{} ago", age(ms))),
-                if ours { peer.behind.to_string() } else { String::new() },
+                if ours { behind(peer) } else { String::new() },
                 if ours { String::new() } else { peer.replicas.to_string() },
                 if ours { peer.lag.as_ref().map(lag).unwrap_or_default() } else { String::new() },
             ]
         })
     });
     table(&["PEER", "FLOWS", "STATE", "SINCE", "FOUND EQUAL", "BEHIND", "HELD", "LAG P50/P99/MAX (1M)"], rows)
+}
+
+fn behind(peer: &PeerSummary) -> String {
+    match peer.watermark.and_then(|mark| mark.waits_ms) {
+        Some(ms) if peer.behind > 0 => format!("{} for {}", peer.behind, age(ms)),
+        _ => peer.behind.to_string(),
+    }
+}
+
+/// Where lag is less than what it is called.
+fn clocks(peers: &[PeerSummary]) -> &'static str {
+    if peers.iter().filter_map(|peer| peer.lag).any(|lag| !lag.by_kernel) {
+        "  lag is counted from when this node read of a change: its kernel doesn't say when it happened \
+         (net.netfilter.nf_conntrack_timestamp)\n"
+    } else {
+        ""
+    }
 }
 
 fn lag(lag: &Lag) -> String {
@@ -122,6 +140,7 @@ fn reason(ours: bool, direction: &DirectionSummary) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::sync::query::Watermark;
     use std::borrow::Cow;
 
     fn peer(name: &str, reachable: bool) -> PeerStatus {
@@ -142,8 +161,19 @@ mod tests {
     }
 
     fn of(outbound: DirectionSummary, inbound: DirectionSummary) -> Summary {
-        let lag = Some(Lag { count: 9, p50_us: 240, p99_us: 3_100, max_us: 12_000 });
-        let peer = PeerSummary { name: "lb2".to_owned(), up: true, outbound, inbound, replicas: 80, behind: 312, lag };
+        let lag = Some(Lag { count: 9, p50_us: 240, p99_us: 3_100, max_us: 12_000, by_kernel: true });
+        let watermark = Some(Watermark { sent: 9, settled: 7, waits_ms: Some(40) });
+        let peer = PeerSummary {
+            name: "lb2".to_owned(),
+            up: true,
+            outbound,
+            inbound,
+            replicas: 80,
+            lag,
+            watermark,
+            behind: 312,
+            ..PeerSummary::default()
+        };
         Summary { peers: vec![peer], records: 200, max_flows: 1_000, memory: 10_240, ..Summary::default() }
     }
 
@@ -156,13 +186,18 @@ OK: 1/1 peer is heard, in sync both ways
 PEER  REACHABLE  HEARD     ADDRESS
 lb2   yes        12ms ago  10.1.0.12:7712
 
-PEER  FLOWS            STATE    SINCE  FOUND EQUAL  BEHIND  HELD  LAG P50/P99/MAX (1M)
-lb2   our flows there  in sync  3m10s  1.2s ago     312           0.2ms/3.1ms/12ms
-lb2   its flows here   in sync  1m01s  1.2s ago             80
+PEER  FLOWS            STATE    SINCE  FOUND EQUAL  BEHIND        HELD  LAG P50/P99/MAX (1M)
+lb2   our flows there  in sync  3m10s  1.2s ago     312 for 40ms        0.2ms/3.1ms/12ms
+lb2   its flows here   in sync  1m01s  1.2s ago                   80
 
 table: 200 of 1000 flows (20%), 10 KiB
 ";
         assert_eq!(all(&[peer("lb2", true)], Some(&summary)), expected);
+
+        let mut summary = summary;
+        summary.peers[0].lag = summary.peers[0].lag.map(|lag| Lag { by_kernel: false, ..lag });
+        let text = all(&[peer("lb2", true)], Some(&summary));
+        assert!(text.contains("  lag is counted from when this node read of a change:"), "{text}");
     }
 
     #[test]

@@ -51,6 +51,14 @@ impl Setting {
     }
 }
 
+/// How many entries the table of this network namespace has.
+///
+/// # Errors
+/// `NotFound`: there is no connection table here.
+pub fn entries() -> io::Result<u32> {
+    read_number(&PathBuf::from("/proc/sys/net/netfilter/nf_conntrack_count"))
+}
+
 /// The kernel's own timeouts, in seconds: ICMP, UDP one way, TCP that is closing, UDP both ways, open TCP. Those that can't
 /// be read are as given.
 #[must_use]

@@ -2,7 +2,7 @@
 
 use super::query::{
     Answer, DirectionSummary, Explained, Flow, FlowName, Flows, LIST_MAX, Lag, PeerSummary, Query, Standing, Summary,
-    Survival, VipSummary, not_ready_text, translated, why_word,
+    Survival, SyncFigures, VipSummary, Watermark, not_ready_text, translated, why_word,
 };
 use super::turns::Sync;
 use crate::os::nft::EventFilter;
@@ -47,28 +47,9 @@ impl Sync {
             }
         });
         let vips = vips.collect();
-        let peers = self.names.peers.iter().zip(0..).filter_map(|(name, place)| {
-            let id = PeerId(place);
-            let (inbound, outbound) = (self.flows.inbound(now, id)?, self.flows.outbound(now, id)?);
-            let lag = self.lag.of(usize::from(place));
-            Some(PeerSummary {
-                name: name.clone(),
-                up: self.channel.peer_state(id).up,
-                outbound: direction(now, outbound),
-                inbound: direction(now, inbound),
-                replicas: self.flows.replicas_of(id) as u64,
-                behind: outbound.behind as u64,
-                lag: lag.map(|lag| Lag {
-                    count: lag.count,
-                    p50_us: lag.p50_us,
-                    p99_us: lag.p99_us,
-                    max_us: lag.max_us,
-                }),
-            })
-        });
         Summary {
             failing: self.trouble(),
-            peers: peers.collect(),
+            peers: self.peers(now),
             vips,
             records: self.flows.records() as u64,
             max_flows: self.names.max_flows,
@@ -77,6 +58,49 @@ impl Sync {
             other_filters: self.others.as_ref().map(|(_, others)| others.clone()).unwrap_or_default(),
             counters: self.counters().into_iter().map(|(name, count)| (name.into(), count)).collect(),
             kernel_errors: self.kernel.refusals.iter().map(|(what, count)| ((*what).to_owned(), *count)).collect(),
+        }
+    }
+
+    fn peers(&self, now: Instant) -> Vec<PeerSummary> {
+        let peers = self.names.peers.iter().zip(0..).filter_map(|(name, place)| {
+            let id = PeerId(place);
+            let (inbound, outbound) = (self.flows.inbound(now, id)?, self.flows.outbound(now, id)?);
+            let [bytes_sent, bytes_received] = self.bytes.get(usize::from(place)).copied().unwrap_or_default();
+            Some(PeerSummary {
+                name: name.clone(),
+                up: self.channel.peer_state(id).up,
+                outbound: direction(now, outbound),
+                inbound: direction(now, inbound),
+                replicas: self.flows.replicas_of(id) as u64,
+                behind: outbound.behind as u64,
+                lag: self.lag.of(usize::from(place)).map(|(lag, by_kernel)| Lag {
+                    count: lag.count,
+                    p50_us: lag.p50_us,
+                    p99_us: lag.p99_us,
+                    max_us: lag.max_us,
+                    by_kernel,
+                }),
+                watermark: self.flows.watermark(id).map(|mark| Watermark {
+                    sent: mark.sent,
+                    settled: mark.settled,
+                    waits_ms: mark.waits_since.map(|since| ms(now, since)),
+                }),
+                bytes_sent,
+                bytes_received,
+            })
+        });
+        peers.collect()
+    }
+
+    /// What is made once a second; nothing in it looks at each flow.
+    pub(super) fn figures(&self, now: Instant) -> SyncFigures {
+        SyncFigures {
+            records: self.flows.records() as u64,
+            max_flows: self.names.max_flows,
+            memory: self.flows.memory() as u64,
+            peers: self.peers(now),
+            counters: self.counters().into_iter().collect(),
+            kernel_errors: self.kernel.refusals.clone(),
         }
     }
 
@@ -107,6 +131,7 @@ impl Sync {
             ("overruns", flows.overruns),
             ("events_lost", self.kernel.without_room()),
             ("audits", flows.audits),
+            ("audits_by_name", self.audits.names),
             ("audit_repairs", flows.audit_repairs),
             ("claims", flows.claims),
             ("vip_claims", flows.vip_claims),
@@ -128,6 +153,8 @@ impl Sync {
             ("datagrams", channel.datagrams),
             ("datagrams_refused", channel.refused()),
             ("datagrams_dropped", channel.dropped_sends + channel.dropped_outputs),
+            ("wire_bytes_sent", self.wire_bytes[0]),
+            ("wire_bytes_received", self.wire_bytes[1]),
         ]
     }
 
@@ -256,12 +283,15 @@ impl Sync {
     }
 }
 
+fn ms(now: Instant, since: Instant) -> u64 {
+    u64::try_from(now.saturating_duration_since(since).as_millis()).unwrap_or(u64::MAX)
+}
+
 fn direction(now: Instant, direction: Direction) -> DirectionSummary {
-    let ms = |at: Instant| u64::try_from(now.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
     DirectionSummary {
         in_sync: direction.why.is_none(),
         why: direction.why.map(|why| why_word(why).into()),
-        since_ms: ms(direction.since),
-        equal_ms: direction.equal_at.map(ms),
+        since_ms: ms(now, direction.since),
+        equal_ms: direction.equal_at.map(|at| ms(now, at)),
     }
 }

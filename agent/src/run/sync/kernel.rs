@@ -17,6 +17,8 @@ const READS: usize = 8;
 const HOLD_MAX: u32 = 8;
 /// Datagrams of a dump per turn, a hundred entries each.
 const DUMP_READS: usize = 4;
+/// Flows that are looked up in a turn of an audit that goes by names.
+const LOOK_UPS: usize = Writer::LOOK_UPS_MAX;
 /// Operations written at once.
 const WRITES: usize = 128;
 
@@ -42,6 +44,8 @@ pub(super) struct Kernel {
     removals_ready: AsyncDescriptor,
     dump: Dump,
     dumping: bool,
+    /// What is left of an audit that goes by names.
+    names: Option<Vec<Key>>,
     writer: Writer,
     batch: Batch,
     /// To be written, in order; at most [`KERNEL_WINDOW`], the flow side hands out no more.
@@ -82,6 +86,7 @@ impl Kernel {
             removals,
             dump: Dump::open().map_err(failed("dumps of the connection table"))?,
             dumping: false,
+            names: None,
             writer,
             batch: Batch::new(),
             ops: VecDeque::with_capacity(KERNEL_WINDOW),
@@ -158,19 +163,35 @@ impl Kernel {
 
     /// Begins a dump.
     pub(super) fn begin_dump(&mut self) -> io::Result<()> {
-        if !self.dumping {
+        if !self.is_dumping() {
             self.dump.begin(&DumpFilter::default())?;
             self.dumping = true;
         }
         Ok(())
     }
 
+    /// Instead of a dump: looks at these only. What is in the table besides costs nothing then.
+    pub(super) fn begin_look(&mut self, names: Vec<Key>) {
+        if !self.is_dumping() {
+            self.names = Some(names);
+        }
+    }
+
     pub(super) const fn is_dumping(&self) -> bool {
-        self.dumping
+        self.dumping || self.names.is_some()
     }
 
     /// Goes on with it; `Some`: it is at its end, and whether it is complete.
     pub(super) fn read_dump(&mut self, mut each: impl FnMut(&Entry)) -> Option<bool> {
+        if let Some(names) = &mut self.names {
+            let some = names.split_off(names.len().saturating_sub(LOOK_UPS));
+            let is_last = names.is_empty();
+            let failed = self.writer.look_up_all(&some, each).is_err();
+            if failed || is_last {
+                self.names = None;
+            }
+            return (failed || is_last).then_some(!failed);
+        }
         for _ in 0..DUMP_READS {
             let complete = match self.dump.read(&mut each) {
                 Ok(Progress::More) => continue,

@@ -3,6 +3,7 @@
 //! | module | does |
 //! |---|---|
 //! | `turns` | the loop |
+//! | `audits` | how the kernel's table is read |
 //! | `kernel` | events, dumps and writes, in an order that can be relied on |
 //! | `telling` | the word for the node, how old changes are |
 //! | `link` | the queues between this thread and the protocol thread |
@@ -16,6 +17,7 @@
 //! does).
 
 mod answer;
+mod audits;
 mod kernel;
 mod life;
 mod link;
@@ -37,7 +39,8 @@ use holdfast_statesync::flow::{self, NodeId, Tag, Times, VipConfig};
 use link::Ends;
 use query::{DirectionSummary, PeerSummary, Summary, SyncHandle, VipSummary};
 use std::net::{IpAddr, SocketAddr};
-use tokio::sync::mpsc;
+use std::sync::Arc;
+use tokio::sync::{mpsc, watch};
 
 /// What the thread is given.
 struct Setup {
@@ -46,6 +49,9 @@ struct Setup {
     listen: SocketAddr,
     names: Names,
     run: u64,
+    /// Bytes of room for events of the kernel.
+    room: usize,
+    figures: watch::Sender<Arc<query::SyncFigures>>,
     /// Of the flow side, and of the channel.
     seeds: [[u8; 32]; 2],
     ends: Ends,
@@ -86,6 +92,8 @@ pub(super) fn start(
         fill_random(seed).map_err(|e| format!("random numbers: {e}"))?;
     }
     let (handle, queries) = SyncHandle::new();
+    let (figures, seen) = watch::channel(Arc::default());
+    let handle = handle.with_figures(seen);
     let (link, ends) = link::pair(config, queries, notes.clone());
     let setup = Setup {
         flow: flow_config(config, sync, cluster, (life, boot.epoch)),
@@ -105,6 +113,8 @@ pub(super) fn start(
         listen: sync.listen.unwrap_or_else(|| lanes(cluster.listen)),
         names: names(config, sync, cluster),
         run: boot.epoch,
+        room: sync.event_buffer,
+        figures,
         seeds,
         ends,
     };
@@ -229,12 +239,9 @@ impl Names {
         };
         let peer = |name: &String| PeerSummary {
             name: name.clone(),
-            up: false,
             outbound: unknown(),
             inbound: unknown(),
-            replicas: 0,
-            behind: 0,
-            lag: None,
+            ..PeerSummary::default()
         };
         Summary {
             failing: Some(failing.to_owned()),

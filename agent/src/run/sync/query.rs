@@ -7,9 +7,11 @@ use holdfast_node::sync::{NotReady, Why};
 use holdfast_statesync::ct::{Layer4, Tuple, Zone};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 pub use super::super::api::Unavailable;
 
@@ -131,7 +133,7 @@ pub struct VipSummary {
 }
 
 /// A peer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerSummary {
     /// Its name.
     pub name: String,
@@ -145,12 +147,32 @@ pub struct PeerSummary {
     pub replicas: u64,
     /// Changed flows of ours that it didn't acknowledge yet.
     pub behind: u64,
-    /// From when a change was read from the kernel to when the peer said that it has it, of the last minute.
+    /// From when a change happened to when the peer said that it has it, of the last minute.
     pub lag: Option<Lag>,
+    /// How far it is with what it was sent; `None`: there is no session.
+    #[serde(default)]
+    pub watermark: Option<Watermark>,
+    /// Bytes of batches, before they are encrypted, to it and from it since the worker's start.
+    #[serde(default)]
+    pub bytes_sent: u64,
+    /// The other way.
+    #[serde(default)]
+    pub bytes_received: u64,
+}
+
+/// How far a peer is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Watermark {
+    /// Batches sent in this session.
+    pub sent: u32,
+    /// All batches up to this one are settled.
+    pub settled: u32,
+    /// For so long the oldest change waits that isn't acknowledged.
+    pub waits_ms: Option<u64>,
 }
 
 /// One side of a pair of nodes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectionSummary {
     /// In sync.
     pub in_sync: bool,
@@ -163,7 +185,7 @@ pub struct DirectionSummary {
 }
 
 /// Percentiles, in microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lag {
     /// Samples.
     pub count: u64,
@@ -173,6 +195,26 @@ pub struct Lag {
     pub p99_us: u64,
     /// The largest.
     pub max_us: u64,
+    /// Counted from when the kernel says that the change happened; else from when it was read.
+    #[serde(default)]
+    pub by_kernel: bool,
+}
+
+/// Figures for whoever counts, made once a second; names stay.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct SyncFigures {
+    /// Records in the table.
+    pub records: u64,
+    /// How many it may hold.
+    pub max_flows: u64,
+    /// Bytes of memory that they take.
+    pub memory: u64,
+    /// In the order of the configuration.
+    pub peers: Vec<PeerSummary>,
+    /// Counted since the worker's start.
+    pub counters: BTreeMap<&'static str, u64>,
+    /// Refused operations on the kernel's table, by what it said.
+    pub kernel_errors: BTreeMap<&'static str, u64>,
 }
 
 /// Flows.
@@ -272,6 +314,7 @@ pub struct Asked {
 #[derive(Debug, Clone)]
 pub struct SyncHandle {
     queries: mpsc::Sender<Asked>,
+    figures: watch::Receiver<Arc<SyncFigures>>,
 }
 
 impl SyncHandle {
@@ -279,7 +322,19 @@ impl SyncHandle {
     #[must_use]
     pub fn new() -> (Self, mpsc::Receiver<Asked>) {
         let (queries, asked) = mpsc::channel(QUERIES_MAX);
-        (Self { queries }, asked)
+        (Self { queries, figures: watch::channel(Arc::default()).1 }, asked)
+    }
+
+    /// The same, with figures.
+    #[must_use]
+    pub fn with_figures(self, figures: watch::Receiver<Arc<SyncFigures>>) -> Self {
+        Self { figures, ..self }
+    }
+
+    /// The last figures, at most a second old while the thread isn't stuck. Waits for nothing.
+    #[must_use]
+    pub fn figures(&self) -> Arc<SyncFigures> {
+        Arc::clone(&self.figures.borrow())
     }
 
     /// Asks, and waits for the answer (five seconds at most).

@@ -5,7 +5,7 @@ use crate::run::lateness::{Histogram, Snapshot};
 use holdfast_node::sync::{NotReady, SyncPeerWord, SyncVipWord, SyncWord};
 use holdfast_statesync::PeerId;
 use holdfast_statesync::flow::{Flows, Told, VipId};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// At least so often.
 const EVERY: Duration = Duration::from_secs(1);
@@ -161,12 +161,33 @@ pub(super) fn word(
     }
 }
 
-/// How old changes are when a peer has acknowledged them: from when the event was read.
+/// When an event happened that the kernel's clock dates so. `None`: that clock was set since, or the event is too old to
+/// say something.
+pub(super) fn when(now: Instant, event_ns: u64) -> Option<Instant> {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_nanos();
+    let age = wall.checked_sub(u128::from(event_ns)).and_then(|ns| u64::try_from(ns).ok()).map(Duration::from_nanos)?;
+    now.checked_sub(age).filter(|_| age <= WINDOW)
+}
+
+/// What one peer is waited for.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    told: Told,
+    since: Instant,
+    /// By the kernel's own time of the event; else from when it was read.
+    kernel: bool,
+}
+
+/// Of one peer: this window and the one before, for each of both clocks.
+type Windows = [[Histogram; 2]; 2];
+
+/// How old changes are when a peer has acknowledged them: from when the kernel says that they happened, or, where it says
+/// nothing of that, from when they were read.
 #[derive(Debug)]
 pub(super) struct Lag {
     /// Of each peer: what is being waited for.
-    open: Vec<Option<(Told, Instant)>>,
-    windows: Vec<[Histogram; 2]>,
+    open: Vec<Option<Open>>,
+    windows: Vec<Windows>,
     turned_at: Instant,
 }
 
@@ -180,12 +201,19 @@ impl Lag {
         peer_ids(peers).map(|peer| flows.told(peer)).collect()
     }
 
-    /// The events that were read at `read` are handled: what went out is waited for, one at a time.
-    pub(super) fn sent(&mut self, flows: &Flows, before: &[Option<Told>], read: Instant) {
+    /// Some peer isn't waited for: what comes next is measured.
+    pub(super) fn is_free(&self) -> bool {
+        self.open.iter().any(Option::is_none)
+    }
+
+    /// The events that were read at `read` are handled: what went out is waited for, one at a time. `happened`: the first
+    /// of them, as the kernel says.
+    pub(super) fn sent(&mut self, flows: &Flows, before: &[Option<Told>], read: Instant, happened: Option<Instant>) {
+        let (since, kernel) = (happened.unwrap_or(read), happened.is_some());
         for ((open, before), peer) in self.open.iter_mut().zip(before).zip(peer_ids(before.len())) {
             let told = flows.told(peer);
             if open.is_none() && told != *before {
-                *open = told.map(|told| (told, read));
+                *open = told.map(|told| Open { told, since, kernel });
             }
         }
     }
@@ -194,15 +222,17 @@ impl Lag {
     pub(super) fn look(&mut self, flows: &Flows, now: Instant) {
         if now.saturating_duration_since(self.turned_at) >= WINDOW {
             self.turned_at = now;
-            self.windows.iter_mut().for_each(|[young, old]| *old = std::mem::take(young));
+            self.windows.iter_mut().flatten().for_each(|[young, old]| *old = std::mem::take(young));
         }
         let count = self.open.len();
-        for ((open, window), peer) in self.open.iter_mut().zip(&mut self.windows).zip(peer_ids(count)) {
-            let Some((told, read)) = *open else { continue };
+        for ((open, windows), peer) in self.open.iter_mut().zip(&mut self.windows).zip(peer_ids(count)) {
+            let Some(Open { told, since, kernel }) = *open else { continue };
             match flows.has_settled(peer, told) {
                 Some(false) => {}
                 Some(true) => {
-                    window[0].record(now.saturating_duration_since(read));
+                    let [[young, _], [young_of_kernel, _]] = windows;
+                    let young = if kernel { young_of_kernel } else { young };
+                    young.record(now.saturating_duration_since(since));
                     *open = None;
                 }
                 None => *open = None,
@@ -210,15 +240,18 @@ impl Lag {
         }
     }
 
-    /// Of a peer: the minute that is over, or what there is of this one.
-    pub(super) fn of(&self, place: usize) -> Option<Snapshot> {
-        let [young, old] = self.windows.get(place)?;
-        [old.snapshot(), young.snapshot()].into_iter().find(|snapshot| snapshot.count > 0)
+    /// Of a peer: the minute that is over, or what there is of this one; and whether by the kernel's clock.
+    pub(super) fn of(&self, place: usize) -> Option<(Snapshot, bool)> {
+        let [read, kernel] = self.windows.get(place)?;
+        let known = |[young, old]: &[Histogram; 2]| {
+            [old.snapshot(), young.snapshot()].into_iter().find(|snapshot| snapshot.count > 0)
+        };
+        known(kernel).map(|lag| (lag, true)).or_else(|| known(read).map(|lag| (lag, false)))
     }
 
     /// The slowest peer's median.
     pub(super) fn median(&self) -> Option<Duration> {
-        let medians = (0..self.windows.len()).filter_map(|place| Some(self.of(place)?.p50_us));
+        let medians = (0..self.windows.len()).filter_map(|place| Some(self.of(place)?.0.p50_us));
         medians.max().map(Duration::from_micros)
     }
 }
@@ -259,6 +292,18 @@ mod tests {
         let word = telling.look(at(10), |_, _| broken()).expect("it isn't ready any more");
         telling.told(at(10), word);
         assert!(telling.look(at(1010), |_, _| broken()).is_some(), "once a second");
+    }
+
+    #[test]
+    fn an_event_is_as_old_as_the_kernel_says_unless_its_clock_was_set() {
+        let now = Instant::now();
+        let wall = u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos());
+        let wall = wall.expect("before 2554");
+        let second = 1_000_000_000;
+        let age = now - when(now, wall - second).expect("a second old");
+        assert!(age >= Duration::from_secs(1), "{age:?}");
+        assert_eq!(when(now, wall + 100 * second), None, "it would come from the future");
+        assert_eq!(when(now, wall - 100 * second), None, "nobody waited for so long");
     }
 
     #[test]

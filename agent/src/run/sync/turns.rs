@@ -4,22 +4,27 @@
 //! VIPs are: what is queued by the protocol thread before it removes an address then fences the flows that the kernel
 //! forgets with it.
 
+use super::audits::Audits;
 use super::kernel::Kernel;
 use super::link::{Ends, Of, Order};
-use super::query::{Answer, Asked};
+use super::query::{Answer, Asked, SyncFigures};
 use super::telling::{self, Lag, Telling};
 use super::{Names, Setup};
-use crate::os::ct::Changes;
+use crate::os::addr::AddressSocket;
+use crate::os::ct;
 use crate::os::timerfd::TimerFd;
 use crate::os::udp::UdpChannel;
 use crate::run::queues::Note;
 use holdfast_node::sync::SyncWord;
-use holdfast_statesync::channel::{self, Channel};
+use holdfast_statesync::channel::{self, Channel, PeerId};
+use holdfast_statesync::ct::Event;
 use holdfast_statesync::flow::{Config, Elected, Flows, Input, Output, SourceId, VipId, Whose};
 use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 
 /// Datagrams per turn.
 const DATAGRAMS: usize = 64;
@@ -33,14 +38,16 @@ const RETRY_BIND: Duration = Duration::from_millis(100);
 const DATAGRAM: usize = 2_048;
 /// How long the removal of replicas may take at the end; the rest goes with its lease.
 const CLEAR_LIMIT: Duration = Duration::from_millis(800);
+/// Figures for whoever counts.
+const FIGURES_EVERY: Duration = Duration::from_secs(1);
 /// Turns that follow each other without a look at what is new.
 const TURNS: u32 = 4;
 
 /// Runs until the protocol thread is gone.
 pub(super) async fn run(setup: Setup) {
-    let Setup { flow, channel, listen, names, run, seeds, mut ends } = setup;
+    let Setup { flow, channel, listen, names, run, room, seeds, figures, mut ends } = setup;
     let mut early = Vec::new();
-    let Some(kernel) = open(&mut ends, &names, run, &mut early).await else { return };
+    let Some(kernel) = open(&mut ends, &names, (run, room), &mut early).await else { return };
     let now = Instant::now();
     let timer = match TimerFd::new() {
         Ok(timer) => timer,
@@ -74,6 +81,12 @@ pub(super) async fn run(setup: Setup) {
         streak: 0,
         over: false,
         others: None,
+        room,
+        audits: Audits::default(),
+        bytes: vec![[0; 2]; peers],
+        wire_bytes: [0; 2],
+        figures,
+        figures_at: now,
     };
     sync.elected = vec![Elected::Unknown; sync.names.vips.len()];
     early.into_iter().for_each(|order| sync.order(now, order));
@@ -83,10 +96,10 @@ pub(super) async fn run(setup: Setup) {
 
 /// Opens the kernel's table, however long that takes. Meanwhile it says why nothing is replicated. `None`: nobody listens
 /// any more.
-async fn open(ends: &mut Ends, names: &Names, run: u64, early: &mut Vec<Order>) -> Option<Kernel> {
+async fn open(ends: &mut Ends, names: &Names, (run, room): (u64, usize), early: &mut Vec<Order>) -> Option<Kernel> {
     let mut said = String::new();
     loop {
-        let why = match Kernel::open(Changes::RECEIVE_BUFFER) {
+        let why = match Kernel::open(room) {
             Ok(kernel) => return Some(kernel),
             Err(why) => why,
         };
@@ -143,6 +156,15 @@ pub(super) struct Sync {
     over: bool,
     /// Who else sets masks of events, as of when.
     pub(super) others: Option<(Instant, Vec<String>)>,
+    /// Bytes of room for unread events.
+    room: usize,
+    pub(super) audits: Audits,
+    /// Of batches, to and from each peer.
+    pub(super) bytes: Vec<[u64; 2]>,
+    /// Of datagrams, out and in.
+    pub(super) wire_bytes: [u64; 2],
+    figures: watch::Sender<Arc<SyncFigures>>,
+    figures_at: Instant,
 }
 
 impl Sync {
@@ -241,17 +263,21 @@ impl Sync {
         let any = told || !events.0.is_empty() || !events.1.is_empty() || seen.overrun;
         if any {
             let before = Lag::before(&self.flows, self.names.peers.len());
+            // Looked for only while it is of use: under load that is seldom.
+            let happened = self.lag.is_free().then(|| self.first_change(now, &events)).flatten();
+            self.audits.unread |= seen.overrun;
             for event in events.0.iter().chain(&events.1) {
                 self.flows.handle(now, Input::Kernel(event));
             }
             if seen.overrun {
+                self.audits.unread = true;
                 self.flows.handle(now, Input::Overrun);
             }
             if seen.drained {
                 self.flows.handle(now, Input::Drained);
             }
             self.carry_out(now);
-            self.lag.sent(&self.flows, &before, now);
+            self.lag.sent(&self.flows, &before, now, happened);
         }
         self.kernel.give_back(events);
         any || seen.any
@@ -269,6 +295,7 @@ impl Sync {
             if let Ok((n, from)) = received {
                 let now = Instant::now();
                 let bytes = buffer.get(..n).unwrap_or_default();
+                self.wire_bytes[1] += bytes.len() as u64;
                 self.channel.handle(now, channel::Input::Datagram { from, bytes });
                 self.flush_channel(now);
                 self.carry_out(now);
@@ -288,6 +315,7 @@ impl Sync {
         let now = Instant::now();
         let flows = &mut self.flows;
         if let Some(complete) = self.kernel.read_dump(|entry| flows.handle(now, Input::Dumped(entry))) {
+            self.audits.ended(complete);
             self.flows.handle(now, Input::DumpEnd { complete });
         }
         self.carry_out(now);
@@ -367,7 +395,7 @@ impl Sync {
 
     /// All sockets anew; what was lost meanwhile is found by reading the whole table.
     fn reopen(&mut self, now: Instant) {
-        match Kernel::open(Changes::RECEIVE_BUFFER) {
+        match Kernel::open(self.room) {
             Ok(mut kernel) => {
                 self.kernel.take_ops().into_iter().for_each(|(ticket, op)| kernel.push(ticket, op));
                 kernel.refusals = std::mem::take(&mut self.kernel.refusals);
@@ -389,20 +417,49 @@ impl Sync {
         while let Some(output) = self.flows.poll_output() {
             match output {
                 Output::Send { peer, bytes } => {
+                    self.count_bytes(peer, 0, bytes.len());
                     self.channel.handle(now, channel::Input::SendBatch { peer, bytes: &bytes });
                     self.flush_channel(now);
                     self.flows.reuse(bytes);
                 }
                 Output::Kernel { ticket, op } => self.kernel.push(ticket, op),
-                Output::Dump => {
-                    if let Err(e) = self.kernel.begin_dump() {
-                        self.flows.handle(now, Input::DumpEnd { complete: false });
-                        self.fail(format!("dump of the connection table: {e}"));
-                    }
-                }
+                Output::Dump => self.begin_audit(now),
                 // Full: the journal lacks it; the status has what counts.
                 Output::Event(event) => drop(self.ends.events.try_send(event)),
             }
+        }
+    }
+
+    /// Has the kernel's table looked at: all of it, or only what we know of, where that is a small part of it.
+    fn begin_audit(&mut self, now: Instant) {
+        // It goes with what the host is called now, without what it was called when it can't be said.
+        if let Ok(local) = AddressSocket::open().and_then(|mut socket| socket.dump_addresses()) {
+            self.flows.set_local(local.into_iter().map(|address| address.ip));
+        }
+        let told_all = self.others.as_ref().is_none_or(|(_, others)| others.is_empty());
+        let entries = ct::entries().unwrap_or(0);
+        if told_all && self.audits.by_name(entries as usize, self.flows.records()) {
+            let here = self.flows.list().filter(|flow| flow.here);
+            let names = here.map(|flow| flow.key).collect();
+            self.kernel.begin_look(names);
+        } else if let Err(e) = self.kernel.begin_dump() {
+            self.flows.handle(now, Input::DumpEnd { complete: false });
+            self.fail(format!("dump of the connection table: {e}"));
+        }
+    }
+
+    /// When the first of these changes happened that peers are told of, if the kernel says.
+    fn first_change(&self, now: Instant, events: &(Vec<Event>, Vec<Event>)) -> Option<Instant> {
+        let own = self.kernel.port_id().ok()?;
+        let all = events.0.iter().chain(&events.1).filter(|event| event.port_id != own);
+        let ours = all.filter(|event| self.flows.why_not(&event.entry).is_none());
+        telling::when(now, ours.filter_map(|event| event.entry.event_ns).min()?)
+    }
+
+    fn count_bytes(&mut self, peer: PeerId, direction: usize, bytes: usize) {
+        let counts = self.bytes.get_mut(usize::from(peer.0)).and_then(|counts| counts.get_mut(direction));
+        if let Some(count) = counts {
+            *count += bytes as u64;
         }
     }
 
@@ -418,10 +475,12 @@ impl Sync {
         while let Some(output) = self.channel.poll_output() {
             match output {
                 channel::Output::Transmit { to, bytes } => {
+                    self.wire_bytes[0] += bytes.len() as u64;
                     // What is lost is sent again.
                     let _ = self.socket.as_ref().map(|socket| socket.send(to, &bytes));
                 }
                 channel::Output::Batch { peer, bytes, .. } => {
+                    self.count_bytes(peer, 1, bytes.len());
                     self.flows.handle(now, Input::Batch { peer, bytes: &bytes });
                 }
                 channel::Output::Up { peer, .. } => self.flows.handle(now, Input::PeerUp { peer }),
@@ -437,6 +496,11 @@ impl Sync {
         if self.restless {
             let flows = &self.flows;
             self.telling.note(|peer| flows.is_flushed(peer), self.names.peers.len());
+        }
+        if now >= self.figures_at {
+            self.figures_at = now + FIGURES_EVERY;
+            let figures = self.figures(now);
+            self.figures.send_replace(Arc::new(figures));
         }
         if now < self.telling.due(self.restless) {
             return;
