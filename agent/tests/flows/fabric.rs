@@ -1,5 +1,6 @@
 //! A client and a server, two hosts with an agent each between them, and two segments on which all of them are. Both hosts
-//! hold one VIP on either segment, as one group: where clients come to, and what the server answers to.
+//! hold one VIP on either segment, as one group: where clients come to, and what the server answers to. Or ([`Shape`]) both
+//! announce where clients come to, and nothing is held. The hosts' interfaces have different names.
 
 use crate::agent;
 use crate::netns::{Namespace, PATIENCE, until};
@@ -15,7 +16,42 @@ use std::process::Child;
 use std::time::Duration;
 
 pub(crate) const VIP: &str = "10.9.1.10";
-const SERVER: &str = "10.9.2.21:80";
+const VIP6: &str = "fd09:1::10";
+/// Of each host: its interfaces on the two segments.
+const DEVICES: [[&str; 2]; 2] = [["front", "back"], ["eth7", "lan3"]];
+
+/// What a pair is like; by default IPv4 with VRRP, and the server is none of the hosts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Shape<'s> {
+    /// What else is in `[statesync]`.
+    pub(crate) more: &'s str,
+    /// Clients come by IPv6.
+    pub(crate) six: bool,
+    /// Both hosts announce the VIP by BGP (nobody listens), and the client's address isn't translated.
+    pub(crate) shared: bool,
+    /// The server is the first host itself, and the client's address isn't translated.
+    pub(crate) at_home: bool,
+}
+
+impl Shape<'_> {
+    /// An address on the client's (1) or the server's (2) side.
+    pub(crate) fn at(&self, side: u8, last: u8) -> String {
+        if self.six { format!("fd09:{side}::{last}") } else { format!("10.9.{side}.{last}") }
+    }
+
+    pub(crate) fn vip(&self) -> &'static str {
+        if self.six { VIP6 } else { VIP }
+    }
+
+    fn backend(&self) -> SocketAddr {
+        let ip = self.at(2, if self.at_home { 11 } else { 21 });
+        SocketAddr::new(ip.parse().expect("an address"), 80)
+    }
+
+    fn service(&self) -> SocketAddr {
+        SocketAddr::new(self.vip().parse().expect("an address"), 80)
+    }
+}
 
 /// A host of the pair.
 pub(crate) struct Host {
@@ -29,6 +65,9 @@ pub(crate) struct Pair {
     pub(crate) client: Namespace,
     pub(crate) server: Namespace,
     pub(crate) hosts: [Host; 2],
+    backend: SocketAddr,
+    service: SocketAddr,
+    at_home: bool,
     /// Has the bridges.
     _middle: Namespace,
 }
@@ -68,7 +107,8 @@ impl Host {
     }
 
     pub(crate) fn holds(&self) -> bool {
-        self.namespace.ip("address show").contains(&format!("{VIP}/32"))
+        let all = self.namespace.ip("address show");
+        [format!("{VIP}/32"), format!("{VIP6}/128")].iter().any(|vip| all.contains(vip))
     }
 
     pub(crate) fn holdfast(&self, words: &[&str]) -> std::process::Output {
@@ -79,8 +119,8 @@ impl Host {
     pub(crate) fn flows(&self) -> Vec<Entry> {
         let mut dump = self.namespace.enter(|| Dump::open().expect("opens"));
         let mut entries = Vec::new();
-        let vip: IpAddr = VIP.parse().expect("an address");
-        let to_vip = |entry: &Entry| entry.original.addresses.destination() == vip;
+        let vips: [IpAddr; 2] = [VIP, VIP6].map(|vip| vip.parse().expect("an address"));
+        let to_vip = |entry: &Entry| vips.contains(&entry.original.addresses.destination());
         dump.all(&DumpFilter::default(), |entry| entries.extend(Some(*entry).filter(to_vip))).expect("dumped");
         entries
     }
@@ -90,8 +130,28 @@ impl Host {
         self.flows().into_iter().find(|entry| entry.original.layer4.source_port() == port)
     }
 
-    pub(crate) fn events_setting(&self) -> Option<u32> {
-        self.namespace.enter(|| Setting::Events.read().ok())
+    /// Whether all flows tell of events, and of when they happened.
+    pub(crate) fn settings(&self) -> [Option<u32>; 2] {
+        self.namespace.enter(|| [Setting::Events, Setting::Timestamp].map(|setting| setting.read().ok()))
+    }
+
+    /// What the client command prints as JSON.
+    pub(crate) fn json(&self, words: &[&str]) -> serde_json::Value {
+        let output = self.holdfast(words);
+        // A status that isn't well is one.
+        let done = matches!(output.status.code(), Some(0..=2));
+        assert!(done, "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// What the replication has counted.
+    pub(crate) fn counted(&self, name: &str) -> u64 {
+        self.json(&["status", "--json"])["worker"]["sync"]["counters"][name].as_u64().unwrap_or_default()
+    }
+
+    /// Takes its cables out.
+    pub(crate) fn unplug(&self, n: usize) {
+        DEVICES[n].iter().for_each(|device| drop(self.namespace.ip(&format!("link set {device} down"))));
     }
 
     pub(crate) fn tables(&self) -> String {
@@ -116,25 +176,28 @@ impl Drop for Host {
 }
 
 impl Pair {
-    /// Nobody runs yet. `more`: what else is in `[statesync]`.
-    pub(crate) fn new(more: &str) -> Self {
+    /// Nobody runs yet.
+    pub(crate) fn new(shape: Shape<'_>) -> Self {
         let (client, server, middle) = (Namespace::new("c"), Namespace::new("s"), Namespace::new("m"));
         for (bridge, side) in [("front", 1), ("back", 2)] {
             middle.ip(&format!("link add {bridge} type bridge"));
             middle.ip(&format!("link set {bridge} up"));
             let (end, last) = if side == 1 { (&client, 2) } else { (&server, 21) };
+            end.set("ipv6/conf/default/accept_dad", "0");
             attach(&middle, bridge, end, bridge);
-            end.ip(&format!("address add 10.9.{side}.{last}/24 dev {bridge}"));
+            addresses(end, side, last, bridge);
         }
         client.ip("route add default via 10.9.1.1 onlink dev front");
         let keys: Vec<_> = (1..=2).map(|n| holdfast_statesync::generate_keypair([n; 32])).collect();
         let host = |n: usize| {
             let namespace = Namespace::new(&format!("h{n}"));
-            for (bridge, side) in [("front", 1), ("back", 2)] {
-                attach(&middle, bridge, &namespace, bridge);
-                namespace.ip(&format!("address add 10.9.{side}.1{}/24 dev {bridge}", n + 1));
+            namespace.set("ipv6/conf/default/accept_dad", "0");
+            for (bridge, (side, device)) in ["front", "back"].into_iter().zip((1..).zip(DEVICES[n])) {
+                attach(&middle, bridge, &namespace, device);
+                addresses(&namespace, side, if n == 0 { 11 } else { 12 }, device);
             }
             namespace.set("ipv4/ip_forward", "1");
+            namespace.set("ipv6/conf/all/forwarding", "1");
             let folder = std::env::temp_dir().join(&namespace.name);
             fs::create_dir(&folder).expect("a fresh name");
             let other = 1 - n;
@@ -145,43 +208,56 @@ impl Pair {
             let config = format!(
                 "[node]\nname = \"lb{n}\"\n\
                  [[balancer]]\nname = \"kernel\"\nkind = \"nft\"\n\
-                 [[vip]]\nname = \"web\"\ngroup = \"pair\"\naddresses = [\"{VIP}/32\"]\n\
-                 vrrp = {{ interface = \"front\", vrid = 7, priority = {priority}, interval = \"100ms\" }}\n\
-                 [[vip]]\nname = \"inside\"\ngroup = \"pair\"\naddresses = [\"10.9.2.10/32\"]\n\
-                 vrrp = {{ interface = \"back\", vrid = 8, priority = {priority}, interval = \"100ms\" }}\n\
-                 [[nft.service]]\nvip = \"web\"\nprotocol = \"tcp\"\nport = 80\nbackends = [\"{SERVER}\"]\n\
-                 mode = \"snat\"\nsnat = [\"10.9.2.10\"]\ncheck = false\n\
+                 {vips}\
+                 [[nft.service]]\nvip = \"web\"\nprotocol = \"tcp\"\nport = 80\nbackends = [\"{backend}\"]\n\
+                 check = false\n{mode}\n\
                  [cluster]\nlisten = \"10.9.1.1{own}:7712\"\nkey_file = \"{key}\"\n\
                  [[cluster.peer]]\nname = \"lb{other}\"\naddress = \"10.9.1.1{theirs}:7712\"\n\
                  public_keys = [\"{public}\"]\n\
-                 [statesync]\nvips = [\"pair\"]\n{more}\n",
-                priority = if n == 0 { 200 } else { 100 },
+                 [statesync]\nvips = [\"{unit}\"]\n{more}\n",
+                vips = vips(shape, n),
+                backend = shape.backend(),
+                mode = if shape.shared || shape.at_home {
+                    "mode = \"dnat\"".to_owned()
+                } else {
+                    format!("mode = \"snat\"\nsnat = [\"{}\"]", shape.at(2, 10))
+                },
                 own = n + 1,
                 theirs = other + 1,
                 key = folder.join("node.key").display(),
                 public = holdfast_statesync::encode_key(&keys[other].1),
+                unit = if shape.shared { "web" } else { "pair" },
+                more = shape.more,
             );
             fs::write(folder.join("holdfast.toml"), config).expect("writable");
             Host { namespace, folder, agent: None }
         };
         let hosts = [host(0), host(1)];
-        Self { client, server, hosts, _middle: middle }
+        let (backend, service) = (shape.backend(), shape.service());
+        Self { client, server, hosts, backend, service, at_home: shape.at_home, _middle: middle }
     }
 
-    /// Both run, the first one holds the VIP, and each has all of the other's flows.
+    /// Both run, the first one holds the VIP, and each has all of the other's flows. `more`: what else is in `[statesync]`.
     pub(crate) fn started(more: &str) -> Self {
-        let mut pair = Self::new(more);
+        Self::shaped(Shape { more, ..Shape::default() })
+    }
+
+    /// The same, otherwise; of a shared VIP both hold it.
+    pub(crate) fn shaped(shape: Shape<'_>) -> Self {
+        let mut pair = Self::new(shape);
         pair.hosts.iter_mut().for_each(Host::start);
         until("the first one holds it", || pair.hosts[0].holds().then_some(()));
+        until("and the other one, if it is shared", || (!shape.shared || pair.hosts[1].holds()).then_some(()));
         until("both are in sync", || pair.hosts.iter().all(in_sync).then_some(()));
         pair
     }
 
     /// A connection through the VIP: the client's end, the server's, the client's port.
     pub(crate) fn connect(&self) -> (TcpStream, TcpStream, u16) {
-        let listener = self.server.enter(|| until("the server's port is free", || TcpListener::bind(SERVER).ok()));
-        let vip: SocketAddr = format!("{VIP}:80").parse().expect("an address");
-        let near = self.client.enter(|| TcpStream::connect_timeout(&vip, PATIENCE).expect("forwarded"));
+        let server = if self.at_home { &self.hosts[0].namespace } else { &self.server };
+        let listener = server.enter(|| until("the server's port is free", || TcpListener::bind(self.backend).ok()));
+        let near =
+            self.client.enter(|| until("it is forwarded", || TcpStream::connect_timeout(&self.service, PATIENCE).ok()));
         let (far, _) = listener.accept().expect("connected");
         for stream in [&near, &far] {
             stream.set_read_timeout(Some(PATIENCE)).expect("set");
@@ -189,6 +265,48 @@ impl Pair {
         }
         let port = near.local_addr().expect("connected").port();
         (near, far, port)
+    }
+
+    /// Kills the first host: its agent, and its links.
+    pub(crate) fn kill_first(&self) {
+        let host = &self.hosts[0];
+        // Asked first: without its keeper nobody knows it.
+        let worker = host.worker();
+        host.signal(host.pid(), nix::sys::signal::Signal::SIGKILL);
+        host.signal(worker, nix::sys::signal::Signal::SIGKILL);
+        host.unplug(0);
+        until("the other one holds it", || self.hosts[1].holds().then_some(()));
+    }
+}
+
+/// What clients come to, and what the server answers to.
+fn vips(shape: Shape<'_>, n: usize) -> String {
+    let length = if shape.six { 128 } else { 32 };
+    if shape.shared {
+        return format!(
+            "[[vip]]\nname = \"web\"\naddresses = [\"{vip}/{length}\"]\nbgp = {{}}\n\
+             [bgp]\nasn = 65010\nrouter_id = \"10.9.1.1{own}\"\nlisten = false\n\
+             [[bgp.neighbor]]\naddress = \"10.9.1.2\"\nasn = 65000\n",
+            vip = shape.vip(),
+            own = n + 1,
+        );
+    }
+    let priority = if n == 0 { 200 } else { 100 };
+    let one = |name, vip: &str, device, vrid| {
+        format!(
+            "[[vip]]\nname = \"{name}\"\ngroup = \"pair\"\naddresses = [\"{vip}/{length}\"]\n\
+             vrrp = {{ interface = \"{device}\", vrid = {vrid}, priority = {priority}, interval = \"100ms\" }}\n"
+        )
+    };
+    let [front, back] = DEVICES[n];
+    one("web", shape.vip(), front, 7) + &one("inside", &shape.at(2, 10), back, 8)
+}
+
+/// Of both families.
+fn addresses(end: &Namespace, side: u8, last: u8, device: &str) {
+    for (six, length) in [(false, 24), (true, 64)] {
+        let address = Shape { six, ..Shape::default() }.at(side, last);
+        end.ip(&format!("address add {address}/{length} dev {device}"));
     }
 }
 

@@ -4,11 +4,13 @@
 #[path = "../agent/mod.rs"]
 mod agent;
 mod fabric;
+mod kinds;
+mod loss;
 #[path = "../netns/mod.rs"]
 mod netns;
 mod told;
 
-use fabric::{Pair, patient, speaks};
+use fabric::{Pair, Shape, patient, speaks};
 use holdfast::os::ct::Removals;
 use holdfast_statesync::ct::{Status, TcpState};
 use holdfast_statesync::flow::{NodeId, Tag};
@@ -46,19 +48,14 @@ fn a_flow_through_one_host_is_a_replica_in_the_other_until_it_ends() {
     assert_eq!(own.mark.unwrap_or(0) & MASK, 0, "an own one has no mark");
     assert!(replica.timeout_s.is_some_and(|s| s <= 600), "a lease, not the countdown: {replica:?}");
     for host in &pair.hosts {
-        assert_eq!(host.events_setting(), Some(1), "{}", host.log());
+        assert_eq!(host.settings(), [Some(1); 2], "{}", host.log());
         assert!(host.tables().contains("holdfast_events"));
     }
     // Nothing of the hosts' own traffic, of which there is enough between them.
     assert_eq!(pair.hosts[1].flows().len(), 1);
 
     // It goes on where the VIP goes.
-    let worker = pair.hosts[0].worker();
-    pair.hosts[0].signal(pair.hosts[0].pid(), Signal::SIGKILL);
-    pair.hosts[0].signal(worker, Signal::SIGKILL);
-    pair.hosts[0].namespace.ip("link set front down");
-    pair.hosts[0].namespace.ip("link set back down");
-    until("the other one holds it", || pair.hosts[1].holds().then_some(()));
+    pair.kill_first();
     assert!(speaks(&mut near, &mut far), "it broke");
     let taken = until("it is its own flow now", || {
         pair.hosts[1].flow(port).filter(|entry| entry.mark.unwrap_or(0) & MASK == 0)
@@ -124,8 +121,8 @@ fn a_planned_move_breaks_no_flow_and_a_clean_stop_leaves_the_host_as_it_was() {
     if skipped() {
         return;
     }
-    let mut pair = Pair::new("");
-    let before: Vec<_> = pair.hosts.iter().map(|host| host.events_setting()).collect();
+    let mut pair = Pair::new(Shape::default());
+    let [events, stamps] = pair.hosts[0].settings();
     pair.hosts.iter_mut().for_each(fabric::Host::start);
     until("the first one holds it", || pair.hosts[0].holds().then_some(()));
     until("both are in sync", || pair.hosts.iter().all(fabric::in_sync).then_some(()));
@@ -135,7 +132,7 @@ fn a_planned_move_breaks_no_flow_and_a_clean_stop_leaves_the_host_as_it_was() {
     assert!(pair.hosts[1].holds(), "handed over");
     patient([&near, &far], Duration::from_secs(5));
     assert!(speaks(&mut near, &mut far), "it broke");
-    assert_eq!(pair.hosts[0].events_setting(), before[0].or(Some(2)));
+    assert_eq!(pair.hosts[0].settings(), [events.or(Some(2)), stamps.or(Some(0))]);
     assert!(!pair.hosts[0].tables().contains("holdfast"), "{}", pair.hosts[0].tables());
     assert!(pair.hosts[1].flow(port).is_some());
 }

@@ -2,7 +2,6 @@
 
 use crate::fabric::{Host, Pair, VIP, speaks};
 use crate::netns::{PATIENCE, skipped, until};
-use nix::sys::signal::Signal;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 /// What a client command prints; nothing if it fails.
@@ -14,12 +13,6 @@ fn out(host: &Host, words: &[&str]) -> String {
 
 fn first_line(host: &Host, words: &[&str]) -> String {
     out(host, words).lines().next().unwrap_or_default().to_owned()
-}
-
-fn json(host: &Host, words: &[&str]) -> serde_json::Value {
-    let output = host.holdfast(words);
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
 #[test]
@@ -43,11 +36,11 @@ fn a_connection_of_which_explain_says_yes_goes_on_when_its_host_dies() {
     });
     assert_eq!(first_line(two, &words), format!("YES: {flow}: lb0 owns it, and it would go on here"));
     for (host, owner) in [(one, "here"), (two, "lb0")] {
-        let listed = json(host, &["flows", "--vip", "web", "--json"]);
+        let listed = host.json(&["flows", "--vip", "web", "--json"]);
         let [ours] = listed["flows"].as_array().expect("a list").as_slice() else { panic!("{listed:#}") };
         assert_eq!((&ours["owner"], &ours["here"]), (&owner.into(), &true.into()), "{listed:#}");
         assert_eq!((&ours["source"], &ours["backend"]), (&format!("10.9.1.2:{port}").into(), &"10.9.2.21:80".into()));
-        assert_eq!(json(host, &["flows", "--vip", "inside", "--json"])["flows"], serde_json::json!([]));
+        assert_eq!(host.json(&["flows", "--vip", "inside", "--json"])["flows"], serde_json::json!([]));
     }
     let unknown = one.holdfast(&["flows", "--vip", "wbe"]);
     assert_eq!(unknown.status.code(), Some(4));
@@ -55,13 +48,25 @@ fn a_connection_of_which_explain_says_yes_goes_on_when_its_host_dies() {
     let told = out(one, &["explain", "web"]);
     assert!(told.starts_with("web: owner lb0 (this node); active here for "), "{told}");
 
-    // Asked first: without its keeper nobody knows it.
-    let worker = one.worker();
-    one.signal(one.pid(), Signal::SIGKILL);
-    one.signal(worker, Signal::SIGKILL);
-    one.namespace.ip("link set front down");
-    one.namespace.ip("link set back down");
-    until("the other one holds it", || two.holds().then_some(()));
+    // By the kernel's own time of the event, at both places where it is told.
+    let lag = until("lag was measured", || {
+        let lag = one.json(&["peers", "--json"])["sync"]["peers"][0]["lag"].clone();
+        lag.is_object().then_some(lag)
+    });
+    assert!(lag["by_kernel"] == true && lag["count"].as_u64() >= Some(1), "{lag:#}");
+    let figures = until("the figures have it", || {
+        let figures = one.json(&["status", "--json"])["worker"]["sync"].clone();
+        figures["peers"][0]["lag"].is_object().then_some(figures)
+    });
+    let peer = &figures["peers"][0];
+    assert!(peer["bytes_sent"].as_u64() > Some(0) && peer["bytes_received"].as_u64() > Some(0), "{figures:#}");
+    assert!(peer["watermark"]["sent"].as_u64() >= Some(1) && peer["behind"].is_u64(), "{figures:#}");
+    for name in ["overruns", "clashes", "kernel_refused", "wire_bytes_sent", "audits", "audits_by_name"] {
+        assert!(figures["counters"][name].is_u64(), "{name}: {figures:#}");
+    }
+    assert!(figures["kernel_errors"].is_object(), "{figures:#}");
+
+    pair.kill_first();
     assert!(speaks(&mut near, &mut far), "it broke");
     until("it is the other one's", || {
         first_line(two, &words).starts_with(&format!("NO: {flow}: it would go on at no peer (lb0)")).then_some(())
