@@ -2,9 +2,8 @@
 
 use crate::MASK;
 use crate::fabric::{Pair, Shape, speaks};
-use crate::netns::{PATIENCE, skipped, until};
+use crate::netns::{skipped, until};
 use nix::sys::signal::Signal;
-use std::time::Instant;
 
 #[test]
 fn a_connection_by_ipv6_goes_on_at_the_survivor() {
@@ -45,7 +44,7 @@ fn with_the_filter_in_user_space_the_same_flows_are_replicated_and_no_others() {
 }
 
 #[test]
-fn a_connection_to_a_shared_vip_goes_on_when_the_routers_send_it_to_the_other_node_and_is_that_ones_then() {
+fn a_connection_to_a_shared_vip_goes_on_when_the_routers_send_it_to_the_other_node() {
     if skipped() {
         return;
     }
@@ -62,20 +61,6 @@ fn a_connection_to_a_shared_vip_goes_on_when_the_routers_send_it_to_the_other_no
     until("the replica is there", || pair.hosts[1].flow(port));
     lead(12);
     assert!(speaks(&mut near, &mut far), "it broke");
-    // Packets of an open connection are no event: the next audit sees that they renew its timeout.
-    let begun = Instant::now();
-    let marked = |n: usize| pair.hosts[n].flow(port).map(|entry| entry.mark.unwrap_or(0) & MASK != 0);
-    while marked(1) != Some(false) || marked(0) != Some(true) {
-        assert!(begun.elapsed() < 3 * PATIENCE, "{:?} {:?}", marked(0), marked(1));
-        assert!(speaks(&mut near, &mut far), "it broke");
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
-    // What happens to it is told by its new owner, and deletes of the former one do nothing.
-    pair.hosts[0].namespace.exec(&format!("conntrack -D -p tcp --orig-port-src {port}"));
-    until("it is put back", || pair.hosts[0].flow(port));
-    assert!(speaks(&mut near, &mut far), "it broke");
-    pair.hosts[1].namespace.exec(&format!("conntrack -D -p tcp --orig-port-src {port}"));
-    until("its end is told", || pair.hosts[0].flow(port).is_none().then_some(()));
 }
 
 #[test]
