@@ -1,4 +1,4 @@
-//! Each guard that concerns elections, switched off, makes a scenario fail.
+//! Each guard that concerns elections, switched off, makes a scenario fail that holds with it.
 #![cfg(feature = "mutants")]
 
 mod common;
@@ -44,6 +44,7 @@ fn each_guard_of_the_protocol_is_needed() {
     let all: Vec<&str> = VRRP.iter().map(|(guard, _)| *guard).chain(HIDDEN).collect();
     assert!(holdfast_vrrp::mutants::NAMES.iter().all(|name| all.contains(name)), "a guard has no scenario");
     for (guard, scenario) in VRRP {
+        scenario();
         let held = holdfast_vrrp::mutants::with_off(guard, || catch_unwind(scenario));
         assert!(held.is_err(), "{guard}: switched off, and no run shows it");
     }
@@ -52,6 +53,7 @@ fn each_guard_of_the_protocol_is_needed() {
 #[test]
 fn each_guard_of_the_node_that_concerns_elections_is_needed() {
     for (guard, scenario) in NODE {
+        scenario();
         let held = holdfast_node::mutants::with_off(guard, || catch_unwind(scenario));
         assert!(held.is_err(), "{guard}: switched off, and no run shows it");
     }
