@@ -221,7 +221,7 @@ fn an_owner_probes_before_it_yields() {
 #[cfg(feature = "mutants")]
 #[test]
 fn each_scenario_fails_without_its_guard() {
-    let scenarios: [(&str, Scenario); 34] = [
+    let scenarios: [(&str, Scenario); 36] = [
         ("interlock-last-node", last_node_refuses),
         ("interlock-pool-differs", interlocks::a_drain_to_another_table_is_refused),
         ("fresh-claim-only", stale_word_refuses),
