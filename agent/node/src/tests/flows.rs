@@ -18,7 +18,7 @@ fn replicates(config: &mut Config) {
 }
 
 /// All is well.
-fn well(lab: &Lab) -> SyncWord {
+pub(super) fn well(lab: &Lab) -> SyncWord {
     let direction = Direction { equal_at: Some(lab.now), why: None, since: lab.origin, behind: 0 };
     let peer = SyncPeerWord { inbound: direction, outbound: direction, flushed: true, flows: 7 };
     SyncWord {
@@ -30,7 +30,7 @@ fn well(lab: &Lab) -> SyncWord {
     }
 }
 
-fn missing(lab: &Lab) -> SyncWord {
+pub(super) fn missing(lab: &Lab) -> SyncWord {
     let vip = SyncVipWord { ready: Err(NotReady::Peer(PEER, Why::NotCompared)), flows: 0, young: 0 };
     SyncWord { vips: vec![vip], ..well(lab) }
 }
@@ -46,7 +46,7 @@ fn say(lab: &mut Lab, i: usize, word: SyncWord) {
 }
 
 /// Runs while every node hears each half second that all is well with it, but for one that hears this.
-fn run_but(lab: &mut Lab, time: Duration, one: usize, word: fn(&Lab) -> SyncWord) {
+pub(super) fn run_but(lab: &mut Lab, time: Duration, one: usize, word: fn(&Lab) -> SyncWord) {
     let end = lab.now + time;
     while lab.now < end {
         for i in (0..lab.hosts.len()).filter(|i| lab.hosts[*i].node.is_some()).collect::<Vec<_>>() {

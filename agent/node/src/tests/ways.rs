@@ -1,6 +1,7 @@
 //! A VIP that several nodes announce, each with an address of its own that backends answer to, and that moves by VRRP: the
 //! flows that are answered there move with it.
 
+use super::flows::{missing, run_but, well};
 use super::guards::{Verdict, expect};
 use super::lab::*;
 use crate::config::{
@@ -8,7 +9,7 @@ use crate::config::{
 };
 use crate::io::{Input, Output, Step};
 use crate::journal::Kind;
-use crate::sync::{Direction, Elected, GATE, NotReady, SyncEvent, SyncPeerWord, SyncVipWord, SyncWord, Why};
+use crate::sync::{Elected, GATE, SyncEvent};
 use holdfast_statesync::channel::PeerId;
 use holdfast_statesync::flow::SourceId;
 use holdfast_vrrp::State;
@@ -42,35 +43,6 @@ fn answered(config: &mut Config, hosts: usize) {
         ..Nft::default()
     });
     config.statesync = Some(StateSync::new(vec![SyncVip { vip: W, mode: SyncMode::Assured }]));
-}
-
-fn well(lab: &Lab) -> SyncWord {
-    let direction = Direction { equal_at: Some(lab.now), why: None, since: lab.origin, behind: 0 };
-    let peer = SyncPeerWord { inbound: direction, outbound: direction, flushed: true, flows: 7 };
-    SyncWord {
-        run: 1,
-        vips: vec![SyncVipWord { ready: Ok(()), flows: 7, young: 0 }],
-        peers: vec![peer; lab.hosts.len() - 1],
-        lag: None,
-        trouble: None,
-    }
-}
-
-fn missing(lab: &Lab) -> SyncWord {
-    let vip = SyncVipWord { ready: Err(NotReady::Peer(PeerId(0), Why::NotCompared)), flows: 0, young: 0 };
-    SyncWord { vips: vec![vip], ..well(lab) }
-}
-
-/// Runs while every node hears each half second that all is well with it, but for one that hears this.
-fn run_but(lab: &mut Lab, time: Duration, one: usize, word: fn(&Lab) -> SyncWord) {
-    let end = lab.now + time;
-    while lab.now < end {
-        for i in (0..lab.hosts.len()).filter(|i| lab.hosts[*i].node.is_some()).collect::<Vec<_>>() {
-            let said = if i == one { word(lab) } else { well(lab) };
-            lab.feed(i, Input::Sync(said));
-        }
-        lab.run(ms(500).min(end - lab.now));
-    }
 }
 
 /// All hosts announce, and each has its own address.
