@@ -87,6 +87,17 @@ impl Options {
         other.into_iter().chain([Kind::Holdfast]).collect()
     }
 
+    /// Measures both, or one of them, as often as is asked for.
+    fn each(&self, measure: fn(&Self, Kind, &mut Outcome) -> Result<()>) -> Result<Outcome> {
+        let mut outcome = Outcome::default();
+        for _ in 0..self.repeat {
+            for kind in self.kinds(false) {
+                measure(self, kind, &mut outcome)?;
+            }
+        }
+        Ok(outcome)
+    }
+
     fn pair(&self, kind: Kind, entries: u32) -> Result<Pair> {
         Pair::new(kind, self.holdfast.as_deref(), self.keep, entries)
     }
@@ -105,10 +116,10 @@ pub fn run(case: Case, o: &Options) -> Result<Outcome> {
     };
     let _raised = Limits::raise(entries)?;
     match case {
-        Case::Rate => rate::ask(o),
+        Case::Rate => o.each(rate::measure),
         Case::Cpu => cpu::ask(o),
         Case::Lag => lag::ask(o),
-        Case::Resync => resync::ask(o),
+        Case::Resync => o.each(resync::measure),
         Case::Takeover => takeover::ask(o),
     }
 }

@@ -15,17 +15,7 @@ const BURST: u32 = 4;
 /// Of the rate that is wanted.
 const REACHED: f64 = 0.98;
 
-pub(super) fn ask(o: &Options) -> Result<Outcome> {
-    let mut outcome = Outcome::default();
-    for _ in 0..o.repeat {
-        for kind in o.kinds(false) {
-            measure(o, kind, &mut outcome)?;
-        }
-    }
-    Ok(outcome)
-}
-
-fn measure(o: &Options, kind: Kind, outcome: &mut Outcome) -> Result<()> {
+pub(super) fn measure(o: &Options, kind: Kind, outcome: &mut Outcome) -> Result<()> {
     let mut pair = o.pair(kind, o.events)?;
     pair.up()?;
     let adverts = watch(&pair)?;

@@ -35,17 +35,7 @@ const FLOOD_MIN: u32 = 10_000;
 /// The probes' flows, far from the others.
 const PROBES: u32 = 3_000_000;
 
-pub(super) fn ask(o: &Options) -> Result<Outcome> {
-    let mut outcome = Outcome::default();
-    for _ in 0..o.repeat {
-        for kind in o.kinds(false) {
-            measure(o, kind, &mut outcome)?;
-        }
-    }
-    Ok(outcome)
-}
-
-fn measure(o: &Options, kind: Kind, outcome: &mut Outcome) -> Result<()> {
+pub(super) fn measure(o: &Options, kind: Kind, outcome: &mut Outcome) -> Result<()> {
     let mut pair = o.pair(kind, o.entries)?;
     pair.start(Lb::Lb1)?;
     pair.serves(Lb::Lb1)?;

@@ -16,7 +16,7 @@ use crate::netns::Netns;
 use anyhow::Result;
 use rustix::event::epoll;
 use socket2::Socket;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -349,11 +349,11 @@ impl Loop {
         let s = &mut self.slots[i];
         let Some(socket) = s.socket.as_mut() else { return false };
         let wants = if s.kind == Kind::HalfClosed { Wants::Pour } else { Wants::Echo };
-        match socket.write(&Hello { wants, seed: self.seeds }.bytes()) {
-            Ok(_) => {}
-            Err(e) if e.kind() == ErrorKind::WouldBlock || e.kind() == ErrorKind::NotConnected => return false,
-            Err(e) => {
-                self.broke(i, Class::of(&e));
+        match (Hello { wants, seed: self.seeds }).send(socket) {
+            Ok(true) => {}
+            Ok(false) => return false,
+            Err(class) => {
+                self.broke(i, class);
                 return false;
             }
         }
@@ -372,18 +372,10 @@ impl Loop {
     fn write(&mut self, i: usize) {
         let s = &mut self.slots[i];
         let Some(socket) = s.socket.as_mut() else { return };
-        while s.sent.length() < s.target {
-            let n = usize::try_from(s.target - s.sent.length()).unwrap_or(CHUNK).min(CHUNK);
-            let piece = &mut self.buffer[..n];
-            s.stream.fill(s.sent.length(), piece);
-            match socket.write(piece) {
-                Ok(n) => {
-                    s.sent.add(&piece[..n]);
-                    s.waiting.asked(now());
-                }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                Err(e) => return self.broke(i, Class::of(&e)),
-            }
+        match s.stream.send(socket, &mut s.sent, s.target, &mut self.buffer) {
+            Ok(true) => s.waiting.asked(now()),
+            Ok(false) => {}
+            Err(class) => self.broke(i, class),
         }
     }
 

@@ -10,6 +10,7 @@ use super::stream::{Digest, Stream};
 use crate::clock::{MS, Ns, now};
 use crate::fabric::Fabric;
 use crate::load::{Stopper, forget, wait};
+use crate::metrics::Class;
 use crate::netns::Netns;
 use anyhow::{Context, Result};
 use rustix::event::epoll;
@@ -63,6 +64,18 @@ impl Hello {
         };
         b[4..].copy_from_slice(&self.seed.to_le_bytes());
         b
+    }
+
+    /// Sends it on a connection that was just begun; false: it isn't established yet.
+    ///
+    /// # Errors
+    /// How the connection broke.
+    pub fn send(self, socket: &mut impl Write) -> Result<bool, Class> {
+        match socket.write(&self.bytes()) {
+            Ok(_) => Ok(true),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => Ok(false),
+            Err(e) => Err(Class::of(&e)),
+        }
     }
 
     /// Reads it; `None`: it is none.

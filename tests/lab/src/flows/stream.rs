@@ -1,6 +1,9 @@
 //! What flows carry, and how it is known that it arrived: for each flow its own endless stream of bytes, and a digest
 //! that doesn't depend on how the bytes were cut into pieces.
 
+use crate::metrics::Class;
+use std::io::{ErrorKind, Write};
+
 const WORD: usize = 8;
 
 /// A flow's bytes: the same for the same seed, and no two seeds alike, so that bytes of another flow are seen.
@@ -32,6 +35,31 @@ impl Stream {
             rest = tail;
             at += n as u64;
         }
+    }
+
+    /// Writes what stands between what was `sent` and `target`, as far as the socket takes it; gives whether any went.
+    ///
+    /// # Errors
+    /// How the connection broke.
+    pub fn send(
+        self,
+        socket: &mut impl Write,
+        sent: &mut Digest,
+        target: u64,
+        buffer: &mut [u8],
+    ) -> Result<bool, Class> {
+        let from = sent.length();
+        while sent.length() < target {
+            let n = usize::try_from(target - sent.length()).unwrap_or(usize::MAX).min(buffer.len());
+            let piece = &mut buffer[..n];
+            self.fill(sent.length(), piece);
+            match socket.write(piece) {
+                Ok(n) => sent.add(&piece[..n]),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) => return Err(Class::of(&e)),
+            }
+        }
+        Ok(sent.length() > from)
     }
 
     /// Whether `bytes` are what stands at `offset`.

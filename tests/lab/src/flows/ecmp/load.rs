@@ -17,7 +17,7 @@ use rustix::event::epoll;
 use socket2::Socket;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::net::{Shutdown, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -355,11 +355,11 @@ impl Loop {
         let Some(socket) = s.socket.as_mut() else { return false };
         // No two connections have the same bytes.
         let seed = i as u64 + 1;
-        match socket.write(&Hello { wants: Wants::Echo, seed }.bytes()) {
-            Ok(_) => {}
-            Err(e) if e.kind() == ErrorKind::WouldBlock || e.kind() == ErrorKind::NotConnected => return false,
-            Err(e) => {
-                self.broke(i, Class::of(&e));
+        match (Hello { wants: Wants::Echo, seed }).send(socket) {
+            Ok(true) => {}
+            Ok(false) => return false,
+            Err(class) => {
+                self.broke(i, class);
                 return false;
             }
         }
@@ -374,18 +374,10 @@ impl Loop {
     fn write(&mut self, i: usize) {
         let s = &mut self.slots[i];
         let Some(socket) = s.socket.as_mut() else { return };
-        while s.sent.length() < s.target {
-            let n = usize::try_from(s.target - s.sent.length()).unwrap_or(PIECE).min(self.buffer.len());
-            let piece = &mut self.buffer[..n];
-            s.stream.fill(s.sent.length(), piece);
-            match socket.write(piece) {
-                Ok(n) => {
-                    s.sent.add(&piece[..n]);
-                    s.waiting.asked(now());
-                }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                Err(e) => return self.broke(i, Class::of(&e)),
-            }
+        match s.stream.send(socket, &mut s.sent, s.target, &mut self.buffer) {
+            Ok(true) => s.waiting.asked(now()),
+            Ok(false) => {}
+            Err(class) => self.broke(i, class),
         }
     }
 
@@ -474,6 +466,7 @@ impl Loop {
 mod tests {
     use super::*;
     use crate::metrics::Span;
+    use std::io::Write;
     use std::net::TcpListener;
 
     fn slot(i: usize, to: SocketAddr, shared: &Arc<Shared>) -> Loop {
