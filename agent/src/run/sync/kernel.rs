@@ -47,6 +47,7 @@ pub(super) struct Kernel {
     /// What is left of an audit that goes by names.
     names: Option<Vec<Key>>,
     writer: Writer,
+    port_id: Option<u32>,
     batch: Batch,
     /// To be written, in order; at most [`KERNEL_WINDOW`], the flow side hands out no more.
     ops: VecDeque<(Ticket, Op)>,
@@ -73,7 +74,8 @@ impl Kernel {
         let removals = Removals::open(room).map_err(failed("events of the connection table"))?;
         let writer = Writer::open().map_err(failed("writing into the connection table"))?;
         // Without this they are read, and passed over then.
-        if let Ok(port) = writer.port_id() {
+        let port_id = writer.port_id().ok();
+        if let Some(port) = port_id {
             let _ = changes.pass_over(port);
             let _ = removals.pass_over(port);
         }
@@ -88,6 +90,7 @@ impl Kernel {
             dumping: false,
             names: None,
             writer,
+            port_id,
             batch: Batch::new(),
             ops: VecDeque::with_capacity(KERNEL_WINDOW),
             results: Vec::with_capacity(WRITES),
@@ -100,9 +103,9 @@ impl Kernel {
         })
     }
 
-    /// By what the kernel names our writes in events.
-    pub(super) fn port_id(&self) -> io::Result<u32> {
-        self.writer.port_id()
+    /// By what the kernel names our writes in events, if it says so.
+    pub(super) const fn port_id(&self) -> Option<u32> {
+        self.port_id
     }
 
     /// Reads what is there, up to a bound. A removal is ready only when all changes before it are read: it is read first,

@@ -450,7 +450,7 @@ impl Sync {
 
     /// When the first of these changes happened that peers are told of, if the kernel says.
     fn first_change(&self, now: Instant, events: &(Vec<Event>, Vec<Event>)) -> Option<Instant> {
-        let own = self.kernel.port_id().ok()?;
+        let own = self.kernel.port_id()?;
         let all = events.0.iter().chain(&events.1).filter(|event| event.port_id != own);
         let ours = all.filter(|event| self.flows.why_not(&event.entry).is_none());
         telling::when(now, ours.filter_map(|event| event.entry.event_ns).min()?)
